@@ -1,0 +1,1 @@
+"""Rewrite ONNX NonZero for TensorRT and TensorRT for RTX."""
