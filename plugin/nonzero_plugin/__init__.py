@@ -11,12 +11,12 @@ from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.errors import NonZeroPluginError
 
 if TYPE_CHECKING:
-    from nonzero_plugin.adapter import register
     from nonzero_plugin.network import add_nonzero
+    from nonzero_plugin.registry import register
 
 __all__ = ["NonZeroConfig", "NonZeroPluginError", "add_nonzero", "register"]
 
-_LAZY = {"register": "nonzero_plugin.adapter", "add_nonzero": "nonzero_plugin.network"}
+_LAZY = {"register": "nonzero_plugin.registry", "add_nonzero": "nonzero_plugin.network"}
 
 
 def __getattr__(name: str) -> Any:
