@@ -1,0 +1,305 @@
+"""Builds an engine in a child process, so that no end of TensorRT is the end of the caller."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nonzero_plugin.contract import DEFAULT_BACKEND
+from nonzero_plugin.errors import EngineBuildError
+from nonzero_plugin.sidecar import write_sidecar
+
+_BOOT = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "from nonzero_plugin.build_worker import main; sys.exit(main())"
+)
+_KEPT = 40  # messages of TensorRT an error carries
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build. Everything has the TensorRT default unless said here.
+
+    Attributes:
+        trt: ``auto``, ``tensorrt`` or ``tensorrt_rtx``.
+        profiles: one text per optimization profile, as :mod:`nonzero_plugin.profiles` reads it.
+        workspace: limit of TensorRT's workspace pool in bytes.
+        timing_cache: file read before and written after the build.
+        optimization_level: TensorRT's 0 to 5.
+        version_compatible: TensorRT only.
+        hardware_compatible: TensorRT only, Ampere and newer.
+        compute_capabilities: TensorRT for RTX only, such as ``"8.9"``, or ``"current"``.
+        fp16: weakly typed FP16, TensorRT 10 only.
+        bf16: weakly typed BF16, TensorRT 10 only.
+        max_nonzero: node name (``"*"``: all others) to the promised most non-zero elements.
+        unpatched: serve ONNX NonZero nodes, TensorRT for RTX only.
+        backend: backend of those unpatched nodes.
+        original: the model before rewriting, recorded in the sidecar.
+        command: the command line recorded in the sidecar.
+        verbose: pass on everything TensorRT logs, as events of kind ``log``.
+    """
+
+    trt: str = "auto"
+    profiles: tuple[str, ...] = ()
+    workspace: int | None = None
+    timing_cache: Path | None = None
+    optimization_level: int | None = None
+    version_compatible: bool = False
+    hardware_compatible: bool = False
+    compute_capabilities: tuple[str, ...] = ()
+    fp16: bool = False
+    bf16: bool = False
+    max_nonzero: Mapping[str, int] = field(default_factory=dict)
+    unpatched: bool = False
+    backend: str = DEFAULT_BACKEND
+    original: Path | None = None
+    command: str = ""
+    verbose: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        values = asdict(self)
+        for name in ("timing_cache", "original"):
+            values[name] = None if values[name] is None else str(values[name])
+        return values
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> BuildOptions:
+        """The inverse of :meth:`to_dict`."""
+        known = dict(values)
+        for name in ("profiles", "compute_capabilities"):
+            known[name] = tuple(known[name])
+        for name in ("timing_cache", "original"):
+            known[name] = None if known[name] is None else Path(known[name])
+        return BuildOptions(**known)
+
+
+@dataclass(frozen=True)
+class BuildEvent:
+    """Something to show while TensorRT works: ``kind`` is stage, progress, note or log.
+
+    ``data`` holds, for progress, ``phase``, ``parent``, ``step``, ``steps``, ``done``; for log,
+    ``severity`` and ``text``; for note, ``text``; for stage, ``name``.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """A built engine, what it is for, and what was assumed (``notes``)."""
+
+    engine: Path
+    sidecar: Path
+    flavour: str
+    version: str
+    engine_bytes: int
+    profiles: tuple[str, ...]
+    compute_capabilities: tuple[str, ...]
+    plugin_nodes: tuple[str, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        values = asdict(self)
+        values["engine"], values["sidecar"] = str(self.engine), str(self.sidecar)
+        return values
+
+
+def build_engine(
+    model: str | os.PathLike[str],
+    engine: str | os.PathLike[str],
+    options: BuildOptions | None = None,
+    progress: Callable[[BuildEvent], None] | None = None,
+) -> BuildResult:
+    """Builds ``model`` (an ONNX file, with external data beside it if it has any) into ``engine``.
+
+    The engine and its sidecar appear whole or not at all; whatever stood there stays until then.
+    A KeyboardInterrupt ends the child and leaves nothing behind.
+
+    Args:
+        model: path of the ONNX file, which is only read.
+        engine: path to write; its folder must exist.
+        options: see :class:`BuildOptions`.
+        progress: called, on this thread, with each event.
+
+    Raises:
+        EngineBuildError: TensorRT could not be loaded, refused the model, could not build it, or
+            ended its process; carries its last messages, the phase and the node where known.
+    """
+    model, engine = Path(model), Path(engine)
+    options = options or BuildOptions()
+    if not model.is_file():
+        raise EngineBuildError(f"{model}: no such file", phase="import")
+    if not engine.parent.is_dir():
+        raise EngineBuildError(f"{engine}: its folder does not exist", phase="write")
+    if engine.exists() and engine.samefile(model):
+        raise EngineBuildError(f"{engine}: the engine would overwrite its model", phase="write")
+    temporary = engine.with_name(f".{engine.name}.{uuid.uuid4().hex}")
+    try:
+        run = _Child(model, temporary, options, progress).run()
+        facts = {**run.facts, "max_nonzero": dict(options.max_nonzero)}
+        try:
+            temporary.replace(engine)
+            sidecar = write_sidecar(engine, model, options.original, options.command, facts)
+        except OSError as error:
+            raise EngineBuildError(f"{engine}: cannot be written ({error})", phase="write") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return BuildResult(
+        engine=engine,
+        sidecar=sidecar,
+        flavour=facts["flavour"],
+        version=facts["version"],
+        engine_bytes=facts["engine_bytes"],
+        profiles=tuple(facts["profiles"]),
+        compute_capabilities=tuple(facts["compute_capabilities"]),
+        plugin_nodes=tuple(facts["plugins"]),
+        seconds=facts["seconds"],
+        notes=tuple(run.notes),
+        warnings=tuple(run.warnings),
+    )
+
+
+class _Child:
+    """One child process and what it said."""
+
+    def __init__(
+        self,
+        model: Path,
+        engine: Path,
+        options: BuildOptions,
+        progress: Callable[[BuildEvent], None] | None,
+    ) -> None:
+        self.model = model
+        self.request = {
+            "model": str(model.absolute()),
+            "engine": str(engine.absolute()),
+            "options": options.to_dict(),
+        }
+        self.progress = progress
+        self.facts: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.messages: deque[str] = deque(maxlen=_KEPT)
+        self.printed: deque[str] = deque(maxlen=_KEPT)
+        self.stage = "import"
+        self.error: EngineBuildError | None = None
+
+    def run(self) -> _Child:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        assert process.stdin and process.stdout and process.stderr
+        reader = threading.Thread(target=self._keep_printed, args=(process.stderr,), daemon=True)
+        reader.start()
+        try:
+            try:
+                process.stdin.write(json.dumps(self.request) + "\n")
+                process.stdin.flush()
+            except OSError:
+                pass  # it died at once: what it printed says why
+            for event, data in _events(process.stdout):
+                self._take(event, data)
+            code = process.wait()
+        finally:
+            if process.poll() is None:  # KeyboardInterrupt, or an error in `progress`
+                process.kill()
+                process.wait()
+            for stream in (process.stdin, process.stdout):
+                stream.close()
+            reader.join(timeout=5)
+            process.stderr.close()
+        if self.error is not None:
+            raise self.error
+        if code != 0 or not self.facts:
+            raise self._died(code)
+        return self
+
+    def _take(self, event: str, data: dict[str, Any]) -> None:
+        if event == "result":
+            self.facts = data
+        elif event == "error":
+            self.error = EngineBuildError(
+                data["text"],
+                phase=data["phase"],
+                messages=tuple(data["messages"][-_KEPT:]),
+                node=data["node"],
+            )
+        elif event == "crash":
+            raise RuntimeError(f"the build process failed:\n{data['text']}")
+        else:
+            if event == "stage":
+                self.stage = data["name"]
+            elif event == "note":
+                self.notes.append(data["text"])
+            elif event == "log" and data["severity"] in ("INTERNAL_ERROR", "ERROR"):
+                self.messages.append(data["text"])
+            elif event == "log" and data["severity"] == "WARNING":
+                self.warnings.append(data["text"])
+            if self.progress is not None:
+                self.progress(BuildEvent(event, data))
+
+    def _keep_printed(self, stream: Any) -> None:
+        for line in stream:
+            if line.strip():
+                self.printed.append(line.rstrip())
+
+    def _died(self, code: int) -> EngineBuildError:
+        from nonzero_plugin.diagnose import explain
+        from nonzero_plugin.onnx_file import load_structure
+
+        said = tuple([*self.messages, *self.printed])
+        text, node = "", None
+        if self.stage in ("parse", "build"):
+            text, node = explain(said, load_structure(self.model))
+        elif said:
+            text = said[-1]
+        doing = {"parse": "reading", "build": "building"}.get(self.stage, "starting on")
+        return EngineBuildError(
+            f"{self.model.name}: TensorRT ended its process ({_how_it_ended(code)}) while "
+            f"{doing} the model" + (f", {text}" if text else ""),
+            phase="abort",
+            messages=said[-_KEPT:],
+            node=node,
+        )
+
+
+def _events(stream: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for line in stream:
+        try:
+            data = json.loads(line)
+            event = data.pop("event")
+        except (ValueError, KeyError, AttributeError, TypeError):
+            continue  # half a line of a process that is no more
+        yield event, data
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+    if code >= 0xC0000000:  # an NTSTATUS, where Windows ends a process
+        return f"status 0x{code:08X}"
+    return f"exit code {code}"

@@ -1,0 +1,74 @@
+"""The JSON file beside an engine: what it was made from, by what, for what. Never needed to run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nonzero_plugin.contract import PLUGIN_NAME, PLUGIN_NAMESPACE, PLUGIN_VERSION
+from nonzero_plugin.fields import FORMAT_VERSION
+
+SIDECAR_FORMAT = 1
+
+
+def sidecar_path(engine: Path) -> Path:
+    """``model.engine`` -> ``model.engine.json``."""
+    return engine.with_name(engine.name + ".json")
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256, read in pieces (external weights are not followed)."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def write_sidecar(
+    engine: Path, model: Path, original: Path | None, command: str, facts: Mapping[str, Any]
+) -> Path:
+    """Writes the sidecar of ``engine``, whole or not at all, and returns its path."""
+
+    def source(path: Path) -> dict[str, str]:
+        return {"file": path.name, "sha256": sha256_of(path)}
+
+    content = {
+        "format": SIDECAR_FORMAT,
+        "engine": source(engine),
+        "model": source(model),
+        "original": source(original) if original else None,
+        "plugin": {
+            "name": PLUGIN_NAME,
+            "version": PLUGIN_VERSION,
+            "namespace": PLUGIN_NAMESPACE,
+            "fields_format": FORMAT_VERSION,
+            "nodes": facts["plugins"],
+        },
+        "tensorrt": {"flavour": facts["flavour"], "version": facts["version"]},
+        "compute_capabilities": facts["compute_capabilities"],
+        "profiles": facts["profiles"],
+        "max_nonzero": facts.get("max_nonzero") or {},
+        "command": command,
+    }
+    path = sidecar_path(engine)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def read_sidecar(engine: Path) -> dict[str, Any] | None:
+    """The sidecar's content, or None where there is none that can be read."""
+    try:
+        content = json.loads(sidecar_path(engine).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
