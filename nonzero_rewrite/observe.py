@@ -1,0 +1,149 @@
+"""Finds the NonZero nodes whose input and indices can be watched from outside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from nonzero_plugin import contract
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A top-level node that computes indices of non-zero items.
+
+    ``input`` is the tensor looked at, ``indices`` the node's first output. ``rank_last`` says that
+    ``indices`` is ``[num_nonzero, rank]``. ``count`` is the plugin's second output, "" for NonZero.
+    ``max_nonzero`` is the plugin's promise. ``transposed`` are tensors which hold the same indices
+    in the other layout.
+    """
+
+    node: str
+    input: str
+    indices: str
+    count: str = ""
+    rank_last: bool = False
+    max_nonzero: int | None = None
+    transposed: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The node's name, or the output's where the node has none."""
+        return self.node or self.indices
+
+
+def find_masks(model: onnx.ModelProto) -> tuple[Mask, ...]:
+    """NonZero and NonZeroPlugin nodes of the main graph, in graph order."""
+    transposes: dict[str, list[str]] = {}
+    for node in model.graph.node:
+        if node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.output:
+            perm = _ints(node, "perm")
+            if perm in (None, (1, 0)):
+                transposes.setdefault(node.input[0], []).append(node.output[0])
+    masks = []
+    for node in model.graph.node:
+        if not node.input or not node.output or not node.output[0]:
+            continue
+        found = tuple(transposes.get(node.output[0], ()))
+        if _is_nonzero(node):
+            masks.append(Mask(node.name, node.input[0], node.output[0], transposed=found))
+        elif is_plugin(node):
+            promise = _ints(node, contract.ATTR_MAX_NONZERO)
+            masks.append(
+                Mask(
+                    node.name,
+                    node.input[0],
+                    node.output[0],
+                    count=node.output[1] if len(node.output) > 1 else "",
+                    rank_last=_ints(node, contract.ATTR_PERM) == contract.PERM_RANK_LAST,
+                    max_nonzero=promise[0] if promise else None,
+                    transposed=found,
+                )
+            )
+    return tuple(masks)
+
+
+def find_unobserved(model: onnx.ModelProto) -> tuple[str, ...]:
+    """NonZero nodes inside subgraphs and model functions, as ``node (NonZero) in place``."""
+    found = []
+    for node in model.graph.node:
+        found += [_label(inner, where) for inner, where in _inside(node) if _is_nonzero(inner)]
+    for function in model.functions:
+        if function.domain == contract.DOMAIN and function.name == contract.OP_TYPE:
+            continue
+        place = f"function {function.domain}::{function.name}"
+        for node in function.node:
+            if _is_nonzero(node):
+                found.append(_label(node, place))
+            found += [
+                _label(inner, f"{place}/{where}")
+                for inner, where in _inside(node)
+                if _is_nonzero(inner)
+            ]
+    return tuple(found)
+
+
+def match_masks(original: tuple[Mask, ...], patched: tuple[Mask, ...]) -> Mapping[str, Mask]:
+    """Which node of the patched model stands for which NonZero (by ``indices`` of the original).
+
+    A rewriter keeps names: first the indices' own name or that of a folded Transpose decides, then
+    the name of the tensor looked at.
+    """
+    by_output: dict[str, Mask] = {}
+    by_input: dict[str, Mask] = {}
+    for mask in patched:
+        by_output[mask.indices] = mask
+        by_input.setdefault(mask.input, mask)
+    matched = {}
+    for mask in original:
+        names = (mask.indices, *mask.transposed)
+        found = next((by_output[name] for name in names if name in by_output), None)
+        found = found or by_input.get(mask.input)
+        if found is not None:
+            matched[mask.indices] = found
+    return matched
+
+
+def observable_names(model: onnx.ModelProto, names: Iterator[str] | list[str]) -> list[str]:
+    """Those of ``names`` that must be added as outputs: produced by a node, not yet an output."""
+    produced = {name for node in model.graph.node for name in node.output if name}
+    outputs = {value.name for value in model.graph.output}
+    return [name for name in dict.fromkeys(names) if name in produced and name not in outputs]
+
+
+def is_plugin(node: onnx.NodeProto) -> bool:
+    """True for the node the rewriter writes."""
+    return node.op_type == contract.OP_TYPE and node.domain == contract.DOMAIN
+
+
+def _is_nonzero(node: onnx.NodeProto) -> bool:
+    return node.op_type == "NonZero" and node.domain in ("", "ai.onnx")
+
+
+def _label(node: onnx.NodeProto, where: str) -> str:
+    return f"{node.name or (node.output[0] if node.output else '?')} in {where}"
+
+
+def _inside(node: onnx.NodeProto) -> Iterator[tuple[onnx.NodeProto, str]]:
+    """Nodes of the subgraphs of ``node`` with their path, without recursion."""
+    stack = [(node, "")]
+    while stack:
+        owner, where = stack.pop()
+        for attribute in owner.attribute:
+            graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else []
+            for graph in (*graphs, *attribute.graphs):
+                path = f"{where}/" if where else ""
+                path += f"{owner.op_type} '{owner.name}' {attribute.name}"
+                for inner in graph.node:
+                    yield inner, path
+                    stack.append((inner, path))
+
+
+def _ints(node: onnx.NodeProto, name: str) -> tuple[int, ...] | None:
+    for attribute in node.attribute:
+        if attribute.name == name:
+            if attribute.type == onnx.AttributeProto.INT:
+                return (attribute.i,)
+            return tuple(attribute.ints)
+    return None

@@ -1,0 +1,347 @@
+"""Compares an original model with its patched version in onnxruntime.
+
+Types and shapes of the interface first; then, on each case of inputs, how many items each NonZero
+selects and which, in order; then each graph output: type, shape, every value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
+from nonzero_rewrite.input_specs import dims_of
+from nonzero_rewrite.inputs import (
+    DEFAULT_TIME_BUDGET,
+    InputCase,
+    Observed,
+    VerificationInputs,
+    search_inputs,
+)
+from nonzero_rewrite.observe import Mask, find_unobserved, match_masks
+from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, open_runner, same_kind
+from nonzero_rewrite.verification import (
+    CaseResult,
+    Difference,
+    Outcome,
+    OutputParity,
+    Selection,
+    Verification,
+)
+
+MAX_DIFFERENCES = 100
+"""Differences kept; each output's count of equal cases is complete all the same."""
+
+
+def verify_models(
+    original: str | Path | onnx.ModelProto,
+    patched: str | Path | onnx.ModelProto,
+    *,
+    inputs: Sequence[Feeds] | None = None,
+    seed: int = 0,
+    time_budget: float = DEFAULT_TIME_BUDGET,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    folder: str | Path | None = None,
+) -> Verification:
+    """Run both models on the same inputs and compare everything a user of the model can see.
+
+    Args:
+        original: path, or a model in memory.
+        patched: path, or a model in memory (as ``rewrite_model`` returns it).
+        inputs: the user's own feeds, each a mapping from graph input name (or ``i0, i1, ...``) to
+            an array. Searched inputs are always added to them.
+        seed: of the searched inputs; equal seeds give equal inputs.
+        time_budget: seconds the search for inputs may take.
+        rtol, atol: allowed deviation of floats, for rules that change the order of float sums.
+            Zero (the default) means bit-equal, NaN included.
+        folder: where external data of models in memory lies. Default: the folder of the other
+            model, when that one is a path.
+
+    Returns:
+        A Verification. Its outcome is ``not comparable``, with a reason, when the original itself
+        does not run on any inputs or is not deterministic.
+
+    Raises:
+        ModelLoadError: a file is missing or is no ONNX model.
+        VerificationError: given inputs do not fit the original, or onnxruntime is missing.
+    """
+    started = time.monotonic()
+    folders = [Path(m).resolve().parent for m in (original, patched) if _is_path(m)]
+    default = Path(folder) if folder is not None else next(iter(folders), None)
+    left = ModelSource.of(original, label="original", folder=default)
+    right = ModelSource.of(patched, label="patched", folder=default)
+    comparison = _Comparison(left, right, Tolerance(rtol, atol), seed)
+    outcome, reason = comparison.run(inputs or (), time_budget)
+    return Verification(
+        original=left.label,
+        patched=right.label,
+        outcome=outcome,
+        reason=reason,
+        runtimes=tuple(dict.fromkeys(comparison.runtimes)),
+        seed=seed,
+        rtol=rtol,
+        atol=atol,
+        cases=tuple(comparison.cases),
+        outputs=comparison.outputs(),
+        selected=tuple(comparison.selected),
+        coverage=comparison.coverage,
+        unobserved=find_unobserved(left.skeleton),
+        differences=tuple(comparison.differences[:MAX_DIFFERENCES]),
+        notes=tuple(comparison.notes),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+class _Comparison:
+    """Collects what one comparison finds; holds the values of one case at a time."""
+
+    def __init__(
+        self, original: ModelSource, patched: ModelSource, tolerance: Tolerance, seed: int
+    ) -> None:
+        self._original = original
+        self._patched = patched
+        self._tolerance = tolerance
+        self._seed = seed
+        self._left = Observed.of(original.skeleton)
+        self._right = Observed.of(patched.skeleton)
+        self._matched = match_masks(self._left.masks, self._right.masks)
+        self._names = [value.name for value in original.skeleton.graph.output]
+        self._equal = dict.fromkeys(self._names, 0)
+        self._compared = dict.fromkeys(self._names, 0)
+        self._first: dict[str, str] = {}
+        self._unstable: set[str] = set()
+        self.runtimes: list[str] = []
+        self.cases: list[CaseResult] = []
+        self.selected: list[Selection] = []
+        self.differences: list[Difference] = []
+        self.notes: list[str] = []
+        self.coverage: tuple[Any, ...] = ()
+
+    def run(self, inputs: Sequence[Feeds], time_budget: float) -> tuple[Outcome, str]:
+        """Compare; the outcome and, unless equal, one sentence why."""
+        self.differences += interface_differences(self._original.skeleton, self._patched.skeleton)
+        try:
+            original = open_runner(self._original, self._left.extra, self._seed)
+        except RunError as err:
+            return Outcome.NOT_COMPARABLE, f"the original does not run: {err}"
+        self.runtimes.append(original.name)
+        found = search_inputs(
+            original,
+            self._original,
+            self._left,
+            inputs=inputs,
+            seed=self._seed,
+            time_budget=time_budget,
+        )
+        self.notes += found.notes
+        self.coverage = found.coverage
+        if not found.cases:
+            return Outcome.NOT_COMPARABLE, found.notes[0]
+        if any(d.kind is DifferenceKind.INTERFACE for d in self.differences):
+            return Outcome.DIFFERENT, self.differences[0].text
+        try:
+            patched = same_kind(original, self._patched, self._right.extra, self._seed)
+        except RunError as err:
+            self._note_failure("", err)
+            return Outcome.DIFFERENT, self.differences[0].text
+        self._compare_cases(original, patched, found)
+        if self.differences:
+            first = self.differences[0]
+            return Outcome.DIFFERENT, f"{first.tensor!r} in case {first.case!r}: {first.text}"
+        if self._unstable:
+            names = ", ".join(sorted(map(repr, self._unstable)))
+            return Outcome.NOT_COMPARABLE, (
+                f"two runs of the original on the same inputs differ in {names}"
+            )
+        if not any(case.compared for case in self.cases):
+            return Outcome.NOT_COMPARABLE, "every case exceeds the promised max_nonzero"
+        return Outcome.EQUAL, ""
+
+    def outputs(self) -> tuple[OutputParity, ...]:
+        """Parity of each graph output."""
+        return tuple(
+            OutputParity(
+                name,
+                self._compared[name],
+                self._equal[name],
+                self._first.get(name, ""),
+                name in self._unstable,
+            )
+            for name in self._names
+        )
+
+    def _compare_cases(self, original: Runner, patched: Runner, found: VerificationInputs) -> None:
+        left_names = list(dict.fromkeys([*self._names, *self._left.extra]))
+        right_names = list(dict.fromkeys([*self._names, *self._right.extra]))
+        for case in found.cases:
+            shapes = tuple(case.shapes.items())
+            left = dict(zip(left_names, original.run(left_names, case.feeds), strict=True))
+            try:
+                right = dict(zip(right_names, patched.run(right_names, case.feeds), strict=True))
+            except RunError as err:
+                self._note_failure(case.name, err)
+                self.cases.append(CaseResult(case.name, case.origin, shapes, False, str(err)))
+                continue
+            over = self._compare_masks(case, left, right)
+            note = "beyond max_nonzero of " + ", ".join(over) if over else ""
+            self.cases.append(CaseResult(case.name, case.origin, shapes, not over, note))
+            if not over:
+                self._compare_outputs(case, left, right, original)
+
+    def _compare_outputs(
+        self,
+        case: InputCase,
+        left: Mapping[str, Any],
+        right: Mapping[str, Any],
+        original: Runner,
+    ) -> None:
+        again: dict[str, Any] | None = None
+        for name in self._names:
+            self._compared[name] += 1
+            found = compare_values(left[name], right[name], self._tolerance)
+            if found is None:
+                self._equal[name] += 1
+                continue
+            if again is None:
+                values = original.run(self._names, case.feeds)
+                again = dict(zip(self._names, values, strict=True))
+            if compare_values(left[name], again[name], self._tolerance) is not None:
+                self._unstable.add(name)
+                continue
+            self._first.setdefault(name, f"{found.text} (case {case.name!r})")
+            self._add(found, name, case.name)
+
+    def _compare_masks(
+        self, case: InputCase, left: Mapping[str, Any], right: Mapping[str, Any]
+    ) -> list[str]:
+        """Compare what each NonZero selects; names of nodes whose promise the case exceeds."""
+        over = []
+        for mask, (selected, items) in zip(self._left.masks, case.selected, strict=True):
+            ours = self._matched.get(mask.indices)
+            if ours is None:
+                self.selected.append(Selection(mask.key, mask.input, case.name, selected, items))
+                continue
+            expected = np.asarray(left[mask.indices])
+            promise = ours.max_nonzero
+            beyond = promise is not None and selected > promise
+            if beyond:
+                over.append(ours.key)
+                expected = expected[:, :promise]
+            indices = np.asarray(right[ours.indices])
+            count = int(indices.shape[0 if ours.rank_last else -1]) if indices.ndim else 0
+            self.selected.append(
+                Selection(mask.key, mask.input, case.name, selected, items, count, beyond)
+            )
+            for difference in compare_masks(expected, indices, ours, right.get(ours.count)):
+                self._add(difference, ours.indices, case.name, node=mask.key)
+        return over
+
+    def _add(self, found: ValueDifference, tensor: str, case: str, node: str = "") -> None:
+        self.differences.append(
+            Difference(
+                kind=found.kind,
+                tensor=tensor,
+                case=case,
+                text=found.text,
+                index=found.index,
+                original=found.original,
+                patched=found.patched,
+                differing=found.differing,
+                items=found.items,
+                node=node,
+            )
+        )
+
+    def _note_failure(self, case: str, err: RunError) -> None:
+        text = f"{DifferenceKind.FAILS}: {err}"
+        self.differences.append(Difference(DifferenceKind.FAILS, "", case, text))
+
+
+def compare_masks(
+    expected: np.ndarray, indices: np.ndarray, ours: Mask, count: Any = None
+) -> list[ValueDifference]:
+    """Differences of one node's indices and count.
+
+    ``expected`` is ``[rank, num_nonzero]`` as NonZero-13 defines it, ``indices`` is in the layout
+    of ``ours``, ``count`` its second output or None. The count is judged before the indices.
+    """
+    wanted = expected.T if ours.rank_last else expected
+    extent = expected.shape[-1]
+    if count is not None and (np.shape(count) != () or int(count) != extent):
+        return [ValueDifference(DifferenceKind.COUNT, str(extent), f"{np.asarray(count)} (count)")]
+    along = 0 if ours.rank_last else -1
+    if indices.ndim == 2 and indices.shape[1 + along] == wanted.shape[1 + along]:
+        got = indices.shape[along]
+        if got != extent:
+            return [ValueDifference(DifferenceKind.COUNT, str(extent), str(got))]
+    if indices.dtype == np.int32 and np.all(wanted <= np.iinfo(np.int32).max):
+        wanted = wanted.astype(np.int32)  # index_type INT32: a Cast behind it restores INT64
+    found = compare_values(np.ascontiguousarray(wanted), np.ascontiguousarray(indices))
+    if found is None:
+        return []
+    if found.kind is DifferenceKind.VALUES:
+        return [
+            ValueDifference(
+                DifferenceKind.INDICES,
+                f"{found.original} at {list(found.index or ())}",
+                found.patched,
+                found.index,
+                found.differing,
+                found.items,
+            )
+        ]
+    return [found]
+
+
+def interface_differences(original: onnx.ModelProto, patched: onnx.ModelProto) -> list[Difference]:
+    """Names, order, types and declared dims of graph inputs and outputs that do not agree."""
+    found = []
+    for what in ("input", "output"):
+        left = _interface(original, what)
+        right = _interface(patched, what)
+        if list(left) != list(right):
+            text = f"graph {what}s are {list(left)} in the original, {list(right)} in the patched"
+            found.append(Difference(DifferenceKind.INTERFACE, "", "", text))
+            continue
+        for name, value in left.items():
+            text = _type_difference(value, right[name])
+            if text:
+                text = f"graph {what} {name!r} {text}"
+                found.append(Difference(DifferenceKind.INTERFACE, name, "", text))
+    return found
+
+
+def _interface(model: onnx.ModelProto, what: str) -> dict[str, onnx.ValueInfoProto]:
+    defaults = {tensor.name for tensor in model.graph.initializer} if what == "input" else set()
+    values = model.graph.input if what == "input" else model.graph.output
+    return {value.name: value for value in values if value.name not in defaults}
+
+
+def _type_difference(left: onnx.ValueInfoProto, right: onnx.ValueInfoProto) -> str:
+    kinds = left.type.WhichOneof("value"), right.type.WhichOneof("value")
+    if kinds[0] != kinds[1]:
+        return f"is {kinds[0]} in the original, {kinds[1]} in the patched"
+    if kinds[0] == "tensor_type":
+        types = [
+            onnx.TensorProto.DataType.Name(v.type.tensor_type.elem_type) for v in (left, right)
+        ]
+        if types[0] != types[1]:
+            return f"has type {types[0]} in the original, {types[1]} in the patched"
+    dims = dims_of(left), dims_of(right)
+    if dims[0] != dims[1]:
+        return f"is declared {_dims(dims[0])} in the original, {_dims(dims[1])} in the patched"
+    return ""
+
+
+def _dims(dims: Any) -> str:
+    return "without a shape" if dims is None else f"[{', '.join(map(str, dims))}]"
+
+
+def _is_path(model: Any) -> bool:
+    return not isinstance(model, onnx.ModelProto)
