@@ -7,6 +7,7 @@ from :func:`make_classes`. Importing this module imports no TensorRT.
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,10 @@ UNPATCHED_NAME = "NonZero"
 the empty namespace, when it meets an ONNX NonZero."""
 
 
+_running: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Plugins of execution contexts that have prepared a launch."""
+
+
 @dataclass(frozen=True)
 class PluginClasses:
     """The classes of one TensorRT module."""
@@ -48,12 +53,20 @@ def writer() -> str:
         return "nonzero-rewrite (not installed)"
 
 
+def any_overflowed() -> bool:
+    """Whether ``max_nonzero`` cut a result short since the last call; synchronise streams first."""
+    return any([plugin.launch.overflowed() for plugin in list(_running)])
+
+
 @functools.cache
 def make_classes(trt: Any) -> PluginClasses:
     """The plugin and creator classes for ``trt``; the same ones each time."""
 
-    class NonZeroPlugin(  # type: ignore[misc]
-        trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime
+    class NonZeroPlugin(
+        trt.IPluginV3,  # type: ignore[misc]
+        trt.IPluginV3OneCore,  # type: ignore[misc]
+        trt.IPluginV3OneBuild,  # type: ignore[misc]
+        trt.IPluginV3OneRuntime,  # type: ignore[misc]
     ):
         """One node, or one node in one execution context."""
 
@@ -74,7 +87,7 @@ def make_classes(trt: Any) -> PluginClasses:
             self.serialized: Any = None  # TensorRT borrows the fields: they live as long as this
 
         @never_raises(lambda self: self)
-        def get_capability_interface(self, type: Any) -> Any:  # noqa: A002 (TensorRT's name)
+        def get_capability_interface(self, type: Any) -> Any:
             """This object serves all three capabilities."""
             return self
 
@@ -132,7 +145,8 @@ def make_classes(trt: Any) -> PluginClasses:
             try:
                 return workspace_bytes(tuple(inp[0].max), _dtype(inp[0].desc.type), self.config)
             except Exception as error:
-                self.failure = error  # TensorRT would take the 0 and overrun: on_shape_change raises
+                # TensorRT takes 0 for an answer and would overrun: on_shape_change raises it.
+                self.failure = error
                 raise
 
         @never_raises(lambda self: self.serialized)
@@ -146,7 +160,7 @@ def make_classes(trt: Any) -> PluginClasses:
 
         @never_raises(lambda self: self.clone())
         def attach_to_context(self, resource_context: Any) -> Any:
-            """A plugin of the context's own, its kernel compiled and loaded before the first run."""
+            """A plugin of the context's own, its kernel compiled before the first run."""
             new = self.clone()
             if new.dtype is not None and new.failure is None:
                 try:
@@ -162,12 +176,11 @@ def make_classes(trt: Any) -> PluginClasses:
             if self.failure is not None:
                 raise self.failure
             self.dtype = _dtype(inp[0].type)
-            self.launch = _backend(self.config).prepare(
-                tuple(inp[0].dims), self.dtype, self.config
-            )
+            self.launch = _backend(self.config).prepare(tuple(inp[0].dims), self.dtype, self.config)
+            _running.add(self)
 
         @reported
-        def enqueue(
+        def enqueue(  # noqa: PLR0917 (TensorRT's signature)
             self,
             input_desc: Any,
             output_desc: Any,

@@ -156,7 +156,9 @@ def build_engine(
             temporary.replace(engine)
             sidecar = write_sidecar(engine, model, options.original, options.command, facts)
         except OSError as error:
-            raise EngineBuildError(f"{engine}: cannot be written ({error})", phase="write") from error
+            raise EngineBuildError(
+                f"{engine}: cannot be written ({error})", phase="write"
+            ) from error
     finally:
         temporary.unlink(missing_ok=True)
     return BuildResult(

@@ -12,9 +12,10 @@ from typing import Any
 
 import onnx
 
-from nonzero_plugin import callbacks, diagnose, onnx_file
+from nonzero_plugin import build_config, callbacks, diagnose, onnx_file
 from nonzero_plugin._tensorrt import flavour_of, is_rtx, load_tensorrt, version_tuple
 from nonzero_plugin.build import BuildOptions
+from nonzero_plugin.contract import OP_TYPE
 from nonzero_plugin.errors import EngineBuildError, NonZeroPluginError
 from nonzero_plugin.profiles import (
     NetworkInput,
@@ -40,7 +41,8 @@ def build(model_path: Path, engine_path: Path, options: BuildOptions, emit: Emit
     emit("stage", name="import")
     trt = load_tensorrt(options.trt)
     register(trt, unpatched=options.unpatched, backend=options.backend)
-    return _Build(trt, model_path, engine_path, options, emit, started).run()
+    facts = _Build(trt, model_path, engine_path, options, emit).run()
+    return {**facts, "seconds": round(time.perf_counter() - started, 3)}
 
 
 class _Build:
@@ -51,7 +53,6 @@ class _Build:
         engine_path: Path,
         options: BuildOptions,
         emit: Emit,
-        started: float,
     ) -> None:
         self.trt = trt
         self.name = f"{flavour_of(trt)} {trt.__version__}"
@@ -59,23 +60,25 @@ class _Build:
         self.engine_path = engine_path
         self.options = options
         self.emit = emit
-        self.started = started
         self.messages: list[str] = []
         self.model: onnx.ModelProto | None = None
         self.logger = self._make_logger()
 
     def run(self) -> dict[str, Any]:
-        self._check_options()
+        trt = self.trt
+        build_config.check(trt, self.options)
         self.emit("stage", name="parse")
         model = self.model = onnx_file.load_structure(self.model_path)
         edited = self._edit(model)
         self._check_plugins(model)
-        builder = self._create(self.trt.Builder, self.logger)
-        network = builder.create_network(self._network_flags())
+        builder = self._create(trt.Builder, self.logger)
+        network = builder.create_network(build_config.network_flags(trt, self.options))
         self._parse(network, model, edited)
         config = builder.create_builder_config()
         profiles = self._add_profiles(builder, network, config)
-        self._configure(config)
+        build_config.apply(trt, config, self.options, self._note)
+        if hasattr(trt, "IProgressMonitor"):
+            config.progress_monitor = self._make_monitor()
         self.emit("stage", name="build")
         plan = builder.build_serialized_network(network, config)
         self._raise_callback_errors()
@@ -84,16 +87,18 @@ class _Build:
         self.emit("stage", name="write")
         with self.engine_path.open("wb") as file:
             file.write(plan)
-        self._save_timing_cache(config)
+        build_config.save_timing_cache(config, self.options, self.engine_path.name)
         return {
             "flavour": flavour_of(self.trt),
             "version": self.trt.__version__,
             "engine_bytes": plan.nbytes,
             "profiles": [format_profile(profile) for profile in profiles],
-            "compute_capabilities": self._compute_capabilities(config),
+            "compute_capabilities": build_config.compute_capabilities(trt, config),
             "plugins": sorted({request.node for request in self._served(model)}),
-            "seconds": round(time.perf_counter() - self.started, 3),
         }
+
+    def _note(self, text: str) -> None:
+        self.emit("note", text=text)
 
     def _make_logger(self) -> Any:
         trt, messages, emit, verbose = self.trt, self.messages, self.emit, self.options.verbose
@@ -121,61 +126,11 @@ class _Build:
                 + (
                     "see `nonzero-rewrite doctor`"
                     if is_rtx(self.trt)
-                    else "TensorRT needs an NVIDIA GPU and driver to build (TensorRT for RTX does not)"
+                    else "TensorRT builds on a machine with an NVIDIA GPU (TensorRT for RTX on any)"
                 ),
                 phase="import",
                 messages=tuple(self.messages),
             ) from error
-
-    def _check_options(self) -> None:
-        trt, options, rtx = self.trt, self.options, is_rtx(self.trt)
-
-        def refuse(text: str) -> None:
-            raise EngineBuildError(f"{self.name}: {text}", phase="options")
-
-        for flag, wanted in (("FP16", options.fp16), ("BF16", options.bf16)):
-            if wanted and not hasattr(trt.BuilderFlag, flag):
-                refuse(
-                    f"--{flag.lower()} does not exist: networks are strongly typed, so precision is "
-                    "the model's own; convert the model first (for example with "
-                    "onnxconverter_common.float16 or NVIDIA ModelOpt) and build that"
-                )
-        if rtx and options.version_compatible:
-            refuse("--version-compatible needs the lean runtime, which TensorRT for RTX has not")
-        if rtx and options.hardware_compatible:
-            refuse("--hardware-compatible is not accepted; name the GPUs with --compute-capability")
-        if not rtx and options.compute_capabilities:
-            refuse(
-                "--compute-capability belongs to TensorRT for RTX; TensorRT builds for the GPU it "
-                "finds (--hardware-compatible widens that to Ampere and newer)"
-            )
-        if not rtx and options.unpatched:
-            refuse(
-                "--unpatched works on TensorRT for RTX only; TensorRT's own NonZero takes unpatched "
-                "models, and a patched model takes the plugin"
-            )
-        for text in options.compute_capabilities:
-            self._compute_capability(text)
-
-    def _compute_capability(self, text: str) -> Any:
-        members = self.trt.ComputeCapability.__members__
-        key = text.upper().replace(".", "").removeprefix("SM_").removeprefix("SM")
-        name = "CURRENT" if key == "CURRENT" else f"SM{key}"
-        if name not in members:
-            known = [f"{k[2:-1]}.{k[-1]}" for k in members if k.startswith("SM")]
-            raise EngineBuildError(
-                f"{self.name} does not build for compute capability {text!r}; it knows "
-                f"{', '.join(known)} and current",
-                phase="options",
-            )
-        return members[name]
-
-    def _network_flags(self) -> int:
-        """Strongly typed wherever that is a choice, as TensorRT 11 and RTX always are."""
-        flags = self.trt.NetworkDefinitionCreationFlag
-        if self.options.fp16 or self.options.bf16 or not hasattr(flags, "STRONGLY_TYPED"):
-            return 0
-        return 1 << int(flags.STRONGLY_TYPED)
 
     def _edit(self, model: onnx.ModelProto) -> bool:
         """In-memory edits; True when the parser must be given bytes instead of the file."""
@@ -189,14 +144,16 @@ class _Build:
 
     def _served(self, model: onnx.ModelProto) -> list[onnx_file.PluginRequest]:
         present = registered(self.trt)
-        return [request for request in onnx_file.plugin_requests(model) if request.plugin in present]
+        return [
+            request for request in onnx_file.plugin_requests(model) if request.plugin in present
+        ]
 
     def _check_plugins(self, model: onnx.ModelProto) -> None:
         """TensorRT would fall back to the function body in silence, or say "not found"."""
         present = list(registered(self.trt))
         for request in onnx_file.plugin_requests(model):
             by_domain = PluginTriple(request.plugin.name, request.plugin.version, request.domain)
-            if request.plugin.name != onnx_file.OP_TYPE or request.plugin in present:
+            if request.plugin.name != OP_TYPE or request.plugin in present:
                 continue
             if by_domain in present and not request.has_function:
                 continue  # TensorRT 10.10 and newer take the domain for the namespace
@@ -232,7 +189,7 @@ class _Build:
         given = [parse_profile(text) for text in self.options.profiles]
         resolved, notes = resolve_profiles(inputs, given)
         for note in notes:
-            self.emit("note", text=note)
+            self._note(note)
         shape_tensors = {item.name for item in inputs if item.is_shape_tensor}
         for shapes in resolved:
             profile = builder.create_optimization_profile()
@@ -240,9 +197,7 @@ class _Build:
                 setter = profile.set_shape_input if name in shape_tensors else profile.set_shape
                 setter(name, item.min, item.opt, item.max)
             if config.add_optimization_profile(profile) < 0 and inputs:
-                raise self._failure(
-                    "build", f"refused the profile {format_profile(shapes)!r}"
-                )
+                raise self._failure("build", f"refused the profile {format_profile(shapes)!r}")
         return resolved
 
     def _inputs(self, network: Any) -> list[NetworkInput]:
@@ -254,57 +209,13 @@ class _Build:
         tensors = [network.get_input(index) for index in range(network.num_inputs)]
         return [
             NetworkInput(
-                tensor.name, tuple(tensor.shape), symbols.get(tensor.name, ()), tensor.is_shape_tensor
+                tensor.name,
+                tuple(tensor.shape),
+                symbols.get(tensor.name, ()),
+                tensor.is_shape_tensor,
             )
             for tensor in tensors
         ]
-
-    def _configure(self, config: Any) -> None:
-        trt, options = self.trt, self.options
-        if options.workspace is not None:
-            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
-        if options.optimization_level is not None:
-            config.builder_optimization_level = options.optimization_level
-        for flag, wanted in (
-            ("FP16", options.fp16),
-            ("BF16", options.bf16),
-            ("VERSION_COMPATIBLE", options.version_compatible),
-        ):
-            if wanted:
-                config.set_flag(getattr(trt.BuilderFlag, flag))
-        if options.hardware_compatible:
-            config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
-        if options.compute_capabilities:
-            wanted_ccs = [self._compute_capability(text) for text in options.compute_capabilities]
-            config.num_compute_capabilities = len(wanted_ccs)
-            for index, capability in enumerate(wanted_ccs):
-                config.set_compute_capability(capability, index)
-        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        self._load_timing_cache(config)
-        if hasattr(trt, "IProgressMonitor"):
-            config.progress_monitor = self._make_monitor()
-
-    def _load_timing_cache(self, config: Any) -> None:
-        path = self.options.timing_cache
-        if path is None:
-            return
-        stored = path.read_bytes() if path.exists() else b""
-        cache = config.create_timing_cache(stored)
-        if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
-            self.emit("note", text=f"timing cache {path} does not fit {self.name}; starting anew")
-            config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
-
-    def _save_timing_cache(self, config: Any) -> None:
-        path = self.options.timing_cache
-        cache = config.get_timing_cache() if path is not None else None
-        if path is None or cache is None:
-            return
-        temporary = path.with_name(f".{path.name}.{self.engine_path.name}")
-        try:
-            temporary.write_bytes(bytes(cache.serialize()))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _make_monitor(self) -> Any:
         trt, emit = self.trt, self.emit
@@ -313,7 +224,9 @@ class _Build:
             def __init__(self) -> None:
                 trt.IProgressMonitor.__init__(self)
 
-            def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            def phase_start(
+                self, phase_name: str, parent_phase: str | None, num_steps: int
+            ) -> None:
                 emit("progress", phase=phase_name, parent=parent_phase, step=0, steps=num_steps)
 
             def step_complete(self, phase_name: str, step: int) -> bool:
@@ -324,14 +237,6 @@ class _Build:
                 emit("progress", phase=phase_name, done=True)
 
         return Monitor()
-
-    def _compute_capabilities(self, config: Any) -> list[str]:
-        if not is_rtx(self.trt):
-            return []
-        return [
-            config.get_compute_capability(index).name
-            for index in range(config.num_compute_capabilities)
-        ]
 
     def _raise_callback_errors(self) -> None:
         for callback, error in callbacks.take_recorded(any_thread=True):

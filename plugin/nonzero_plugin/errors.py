@@ -50,7 +50,7 @@ class EngineBuildError(NonZeroPluginError):
     """TensorRT could not parse or build the model; carries its last messages.
 
     ``messages`` are TensorRT's own words, most recent last; ``phase`` is one of ``"import"``,
-    ``"parse"``, ``"build"``, ``"abort"`` and ``"write"``; ``node`` is the ONNX node TensorRT named,
+    ``"options"``, ``"parse"``, ``"build"``, ``"abort"`` and ``"write"``; ``node`` is the ONNX node TensorRT named,
     where it named one.
     """
 
@@ -70,3 +70,7 @@ class EngineBuildError(NonZeroPluginError):
 
 class EngineLoadError(NonZeroPluginError):
     """TensorRT could not deserialize the engine or create a context; carries its own words."""
+
+
+class EngineRunError(NonZeroPluginError):
+    """A loaded engine could not run, or was asked for something it cannot do."""

@@ -94,9 +94,7 @@ def from_parser_fields(fields: Iterable[Field], node: str = "") -> NonZeroConfig
             raise ContractError(
                 f"{where}: attribute {name!r} is missing; write the node with nonzero-rewrite"
             )
-    index_type = (
-        _single(where, given[ATTR_INDEX_TYPE]) if ATTR_INDEX_TYPE in given else INDEX_INT64
-    )
+    index_type = _single(where, given[ATTR_INDEX_TYPE]) if ATTR_INDEX_TYPE in given else INDEX_INT64
     max_nonzero = _single(where, given[ATTR_MAX_NONZERO]) if ATTR_MAX_NONZERO in given else None
     return _config(
         where,
@@ -183,11 +181,13 @@ def _check_format(where: str, given: Mapping[str, Field]) -> None:
     if found == [FORMAT_VERSION]:
         return
     writer = given.get(FIELD_WRITER)
-    by = f" by {writer.text()}" if writer and writer.type == CHAR and writer.data is not None else ""
+    by = (
+        f" by {writer.text()}" if writer and writer.type == CHAR and writer.data is not None else ""
+    )
     newer = len(found) == 1 and found[0] > FORMAT_VERSION
     raise ContractError(
-        f"{where}: its fields have format {', '.join(map(str, found)) or 'none'}, written{by}; this "
-        f"package reads format {FORMAT_VERSION}; "
+        f"{where}: its fields have format {', '.join(map(str, found)) or 'none'}, written{by}; "
+        f"this package reads format {FORMAT_VERSION}; "
         + ("install a newer nonzero-rewrite" if newer else "build the engine again")
     )
 

@@ -23,7 +23,9 @@ from nonzero_plugin.contract import (
 from nonzero_plugin.errors import ContractError, EngineBuildError
 from nonzero_plugin.registry import PluginTriple
 
-ONNX_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
+ONNX_DOMAINS = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
+)
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,8 @@ def explain_mismatch(wanted: PluginTriple, present: list[PluginTriple]) -> str:
         return f"no plugin of the name {wanted.name} is registered"
     texts = []
     for triple in near:
-        differs = [
-            part for part in ("version", "namespace") if getattr(triple, part) != getattr(wanted, part)
-        ]
+        parts = ("version", "namespace")
+        differs = [part for part in parts if getattr(triple, part) != getattr(wanted, part)]
         texts.append(f"registered is {triple} ({' and '.join(differs)} differs)")
     return "; ".join(texts)
 
@@ -143,9 +144,9 @@ def set_max_nonzero(model: onnx.ModelProto, maxima: Mapping[str, int]) -> int:
             )
     changed = 0
     for name, node in nodes.items():
-        value = maxima.get(name, maxima.get("*"))
-        if value is None:
+        if name not in maxima and "*" not in maxima:
             continue
+        value = maxima[name] if name in maxima else maxima["*"]
         kept = [attribute for attribute in node.attribute if attribute.name != ATTR_MAX_NONZERO]
         del node.attribute[:]
         node.attribute.extend([*kept, onnx.helper.make_attribute(ATTR_MAX_NONZERO, value)])

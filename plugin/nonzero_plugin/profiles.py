@@ -9,7 +9,7 @@ Polygraphy's spelling ``images:[1,3,320,320]`` is read by :func:`parse_polygraph
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nonzero_plugin.errors import ContractError
@@ -38,11 +38,11 @@ class ShapeRange:
         if any(not low <= mid <= high for low, mid, high in zip(*self, strict=True)):
             raise ProfileError(f"{self} is not in the order minimum, optimum, maximum")
 
-    def __iter__(self) -> Iterable[Shape]:  # type: ignore[misc]
+    def __iter__(self) -> Iterator[Shape]:
         return iter((self.min, self.opt, self.max))
 
     def __str__(self) -> str:
-        texts = ["x".join(map(str, shape)) or "scalar" for shape in self]  # type: ignore[attr-defined]
+        texts = ["x".join(map(str, shape)) or "scalar" for shape in self]
         return texts[0] if len(set(texts)) == 1 else ":".join(texts)
 
 
@@ -105,8 +105,8 @@ def parse_polygraphy_shapes(
 ) -> dict[str, ShapeRange]:
     """Reads Polygraphy's ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``.
 
-    Each text holds one or more ``name:[d0,d1,...]``; where only some of the three name an input, the
-    others take the nearest one given.
+    Each text holds one or more ``name:[d0,d1,...]``; where only some of the three name an input,
+    the others take the nearest one given.
 
     Raises:
         ProfileError: with the text that cannot be read.

@@ -65,7 +65,7 @@ def register(
     """
     trt = load_tensorrt(trt_module)
     classes = make_classes(trt)
-    wanted = [(OURS, classes.creator, ())]
+    wanted: list[tuple[PluginTriple, type[Any], tuple[str, ...]]] = [(OURS, classes.creator, ())]
     if unpatched:
         wanted.append((UNPATCHED, classes.unpatched_creator, (backend,)))
     registry = trt.get_plugin_registry()

@@ -59,7 +59,9 @@ def output_dims(
     """
     rank = len(dims)
     if not MIN_RANK <= rank <= MAX_RANK:
-        raise ContractError(f"the input has rank {rank}; NonZeroPlugin takes {MIN_RANK} to {MAX_RANK}")
+        raise ContractError(
+            f"the input has rank {rank}; NonZeroPlugin takes ranks {MIN_RANK} to {MAX_RANK}"
+        )
     upper = upper_bound(dims, config, algebra)
     half = algebra.floor_div(upper, algebra.constant(2))
     opt = algebra.maximum(algebra.constant(1), half)

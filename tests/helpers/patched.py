@@ -13,12 +13,10 @@ DOMAIN = "nonzero_rewrite"
 
 
 def plugin_function(opset: int = 17) -> onnx.FunctionProto:
-    """What onnxruntime runs: NonZero(Cast(x, BOOL)), transposed by the node's perm, and its count."""
+    """What onnxruntime runs: NonZero of the flags, transposed by the node's perm, and its count."""
     transpose = helper.make_node("Transpose", ["found"], ["indices"])
     transpose.attribute.append(
-        onnx.AttributeProto(
-            name="perm", type=onnx.AttributeProto.INTS, ref_attr_name="perm"
-        )
+        onnx.AttributeProto(name="perm", type=onnx.AttributeProto.INTS, ref_attr_name="perm")
     )
     nodes = [
         helper.make_node("Cast", ["x"], ["flags"], to=TensorProto.BOOL),
