@@ -98,9 +98,14 @@ def _unit_spans(items: int) -> int:
     return LARGE_UNIT_SPANS if items >= LARGE_UNITS_FROM_ITEMS else SMALL_UNIT_SPANS
 
 
+def _flag_spans(items: int) -> int:
+    """Spans with a word of flags, in whole large units so that every type's steps divide them."""
+    return _covering(items, LARGE_UNIT_SPANS * SPAN_ITEMS) * LARGE_UNIT_SPANS
+
+
 def _flag_bytes(items: int) -> int:
     """One bit an item, 16 bits a span and 32 bits a segment."""
-    spans = _covering(items, _unit_spans(items) * SPAN_ITEMS) * _unit_spans(items)
+    spans = _flag_spans(items)
     return spans * (SPAN_ITEMS // 8) + spans * 2 + MAX_SEGMENTS * 4
 
 
@@ -117,7 +122,133 @@ def workspace_bytes(dims: tuple[int, ...], dtype: DType, config: NonZeroConfig) 
     if path in ("empty", "small"):
         return 0
     if path == "flag_write":
-        smaller = min(items, LARGE_UNITS_FROM_ITEMS - 1)
-        return max(_flag_bytes(items), _flag_bytes(smaller))
+        return _flag_bytes(items)
     smaller = min(items, LARGE_FROM_BYTES // dtype.itemsize - 1)
     return max(_select_bytes(items, dtype), _select_bytes(smaller, dtype))
+
+
+def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[str, int]:
+    """The ``-D`` defines of the compilation that serves this type, index type and size."""
+    return {
+        "WORD_BYTES": dtype.itemsize,
+        "INDEX_BYTES": 4 if config.index_type == INDEX_INT32 else 8,
+        "WIDE": int(wide),
+        "BLOCK_THREADS": BLOCK_THREADS,
+        "SPAN_ITEMS": SPAN_ITEMS,
+        "ALIGNMENT": ALIGNMENT,
+        "LARGE_TILE_BYTES": LARGE_TILE_BYTES,
+    }
+
+
+def is_wide(items: int) -> bool:
+    """Whether item positions need 64-bit arithmetic."""
+    return items >= _WIDE_FROM_ITEMS
+
+
+def magic(divisor: int, bits: int) -> tuple[int, int, int]:
+    """Multiplier and the two shifts that divide any ``bits``-bit number by ``divisor`` (>= 1).
+
+    Granlund & Montgomery, "Division by Invariant Integers using Multiplication", 1994, figure 4.1.
+    """
+    log = (divisor - 1).bit_length()
+    multiplier = (((1 << log) - divisor) << bits) // divisor + 1
+    return multiplier, min(log, 1), max(log - 1, 0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a plan and its number of blocks, each of ``BLOCK_THREADS`` threads."""
+
+    kernel: str
+    grid: int
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """All that one enqueue does for one shape, addresses aside.
+
+    Attributes:
+        path: which of the kernel file's paths runs.
+        wide: whether the 64-bit compilation is needed.
+        zeroed_words: 32-bit words at the start of the workspace to zero before the first step.
+        steps: the kernels, in stream order; empty for an input without items, whose count is 0.
+        parameters: the kernels' parameter block, whose first five 64-bit words are the addresses
+            of input, indices, count, workspace and overflow word, left 0 here.
+    """
+
+    path: Path
+    wide: bool
+    zeroed_words: int
+    steps: tuple[Step, ...]
+    parameters: bytes
+
+
+_PARAMETERS = struct.Struct("=5Q3Q6I8Q8Q8I")
+
+
+def plan_launch(
+    dims: tuple[int, ...], dtype: DType, config: NonZeroConfig, resident_blocks: int
+) -> LaunchPlan:
+    """Plan one enqueue.
+
+    Args:
+        dims: extents of the input, rank 1 to 8.
+        dtype: its element type.
+        config: the node's settings.
+        resident_blocks: blocks of the flag kernel the device runs at once; a hint for balance.
+
+    Raises:
+        ContractError: for a rank outside 1 to 8 or a negative extent.
+    """
+    items = num_items(dims)
+    rank = len(dims)
+    path = _path(items, rank, config)
+    wide = is_wide(items)
+    zeroed_words = 0
+    unit_spans = num_segments = units_per_segment = 0
+    if path == "empty":
+        return LaunchPlan(path, False, 0, (), bytes(_PARAMETERS.size))
+    if path == "small":
+        num_tiles = _covering(items, SMALL_TILE_ITEMS)
+        steps: tuple[Step, ...] = (Step("nonzero_small", num_tiles),)
+    elif path == "select":
+        tile_items = _select_tile_items(items, dtype)
+        num_tiles = _covering(items, tile_items)
+        zeroed_words = _select_bytes(items, dtype) // 4
+        size = "small" if tile_items == SMALL_TILE_ITEMS else "large"
+        steps = (Step(f"nonzero_select_{size}", num_tiles),)
+    else:
+        spans = _flag_spans(items)
+        unit_spans = _unit_spans(items)
+        num_tiles = spans // unit_spans
+        # A segment is a whole number of units and of the flag kernel's steps.
+        step_spans = WARPS * max(1, 4 // dtype.itemsize)
+        quantum = max(unit_spans, step_spans)
+        most = max(1, min(resident_blocks, MAX_SEGMENTS))
+        quanta = -(-(spans // quantum) // most)
+        units_per_segment = quanta * quantum // unit_spans
+        num_segments = -(-num_tiles // units_per_segment)
+        steps = (Step("nonzero_flag", num_segments), Step("nonzero_write", num_tiles))
+
+    bits = 64 if wide else 32
+    multipliers, shifts = [0] * MAX_RANK, [0] * MAX_RANK
+    stride = 1
+    for axis in reversed(range(rank)):
+        multipliers[axis], first, second = magic(stride, bits)
+        shifts[axis] = first | second << 8
+        stride *= dims[axis]
+    extents = [0, *dims[1:], *[0] * (MAX_RANK - rank)]
+    word_mask = dtype.magnitude_mask
+    for width in (8, 16):  # repeated over the 32-bit words the kernel looks at
+        if dtype.itemsize * 8 == width or (width == 16 and dtype.itemsize == 1):
+            word_mask |= word_mask << width
+    parameters = _PARAMETERS.pack(
+        *(0, 0, 0, 0, 0),
+        *(items, min(items, config.max_nonzero or items), word_mask),
+        *(rank, int(is_one_pass(rank, config)), num_tiles),
+        *(unit_spans, num_segments, units_per_segment),
+        *multipliers,
+        *extents,
+        *shifts,
+    )
+    return LaunchPlan(path, wide, zeroed_words, steps, parameters)

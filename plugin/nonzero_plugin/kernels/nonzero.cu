@@ -1,0 +1,599 @@
+// NonZero on the GPU: the positions of the non-zero items of a tensor, in row-major order.
+//
+// Contract
+//   in       d_in, num_items items of WORD_BYTES bytes, rank 1..8, aligned to its item. An item is
+//            non-zero when (word & mask) != 0; the mask leaves out the sign of the formats that
+//            have a -0, so no floating-point arithmetic (and no flush-to-zero) decides anything.
+//   out      d_indices, K = min(non-zeros, max_rows) rows, the first K in row-major order:
+//            rank_last: [K, rank], else [rank, K]. *d_count = K, also when it is 0.
+//            *d_required = non-zeros when K is less than that; otherwise it is left alone.
+//            Nothing is written past K rows; nothing is read outside the num_items items.
+//   aliasing d_in, d_indices, d_count and the workspace do not overlap.
+//   order    does not depend on scheduling: equal inputs give equal bytes.
+//   limits   WIDE=0: num_items + padding below 2^32; WIDE=1: below 2^62.
+//
+// Paths (the host picks one, launch.py)
+//   nonzero_small          one launch, no workspace: each block recounts the tiles before its own.
+//   nonzero_select_*       [K, rank] in one pass: tiles in the order of an atomic ticket, each tile
+//                          finds the rows before it by decoupled look-back (Merrill & Garland 2016).
+//                          Workspace, zeroed on the same stream before the launch:
+//                            u64 ticket | u64 status[num_tiles]
+//                          A block waits only for tiles whose tickets were drawn before its own, so
+//                          by blocks that already run: no assumption about which blocks are resident.
+//                          Two launches in flight never share a workspace.
+//   nonzero_flag, _write   [rank, K], where every row needs K first: one pass over the input leaves
+//                          a bit an item, a second reads the bits and writes. No block waits.
+//                          Workspace, not zeroed:
+//                            u32 bits[spans * 32] | u16 span_count[spans] | u32 segment_count[...]
+//
+// Words: a span is 1024 consecutive items, one 32-bit word of flags for each lane of a warp. Item
+// positions count from the 16-byte boundary at or below d_in ("virtual" positions v), so that whole
+// vectors can be loaded; the item at v is item v - head of the tensor.
+//
+// Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
+// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, LARGE_TILE_BYTES.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#if WORD_BYTES == 1
+typedef u8 word_t;
+#elif WORD_BYTES == 2
+typedef u16 word_t;
+#elif WORD_BYTES == 4
+typedef u32 word_t;
+#else
+typedef u64 word_t;
+#endif
+
+#if INDEX_BYTES == 4
+typedef int index_t;
+#else
+typedef long long index_t;
+#endif
+
+#if WIDE
+typedef u64 flat_t;
+#else
+typedef u32 flat_t;
+#endif
+
+#define ALL_LANES 0xffffffffu
+#define WARPS (BLOCK_THREADS / 32)
+#define LARGE_TILE_SPANS (LARGE_TILE_BYTES / (WARPS * SPAN_ITEMS * WORD_BYTES))  // a warp
+#define FLAG_SPANS (WORD_BYTES < 4 ? 4 / WORD_BYTES : 1)                          // a warp and step
+// Two u16 of padding after every 32 entries: lanes that write full words meet 32 different banks.
+#define STAGE_SLOT(i) ((i) + (((i) >> 5) << 1))
+#define STAGE_SLOTS (SPAN_ITEMS + 2 * (SPAN_ITEMS / 32))
+
+struct Params {
+    const void *d_in;
+    index_t *d_indices;
+    long long *d_count;
+    void *d_workspace;
+    u64 *d_required;  // null: nobody asks
+    u64 num_items;
+    u64 max_rows;
+    u64 mask;  // of one 32-bit word of 1-, 2- or 4-byte items, or of one 8-byte item
+    u32 rank;
+    u32 rank_last;
+    u32 num_tiles;  // tiles, or units of unit_spans spans
+    u32 unit_spans;
+    u32 num_segments;
+    u32 units_per_segment;
+    u64 multiplier[8];  // floor(flat / stride[d]) by multiply and shift, see divide()
+    u64 extent[8];      // of dimension d; 0 for d = 0, whose coordinate is never reduced
+    u32 shift[8];       // first shift | second shift << 8
+};
+
+// ---- input: one 32-bit word of flags a lane and span ---------------------------------------------
+
+struct Input {
+    const word_t *base;  // aligned to ALIGNMENT
+    flat_t begin, end;   // virtual positions of the first item and past the last
+};
+
+__device__ __forceinline__ Input open_input(const Params &p)
+{
+    Input in;
+    const u64 address = (u64)p.d_in;
+    const u32 head = WORD_BYTES < 4 ? (u32)(address & (ALIGNMENT - 1)) / WORD_BYTES : 0;
+    in.base = (const word_t *)p.d_in - head;
+    in.begin = head;
+    in.end = (flat_t)(head + p.num_items);
+    return in;
+}
+
+// The input is read once and is not written meanwhile: keep it out of L1.
+__device__ __forceinline__ uint4 load_vector(const void *address)
+{
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
+    return v;
+}
+
+__device__ __forceinline__ u32 load_item(const u32 *address)
+{
+    u32 v;
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
+    return v;
+}
+
+__device__ __forceinline__ u64 load_item(const u64 *address)
+{
+    u64 v;
+    asm("ld.global.nc.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(address));
+    return v;
+}
+
+// a . b + c over the four bytes of each.
+__device__ __forceinline__ u32 dot_bytes(u32 a, u32 b, u32 c)
+{
+    u32 d;
+    asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+// Sets the top bit of each part of x that is not zero, and clears every other bit.
+__device__ __forceinline__ u32 nonzero_parts(u32 x, u32 top_bits)
+{
+    return (((x & ~top_bits) + ~top_bits) | x) & top_bits;
+}
+
+#if WORD_BYTES < 4
+// Flags of the 16 / WORD_BYTES items of one vector, first item in bit 0. The dot products collect
+// the top bits of the bytes (each worth 128) with the weights 1, 2, 4, ... 128.
+__device__ __forceinline__ u32 vector_flags(uint4 v, u32 mask)
+{
+#if WORD_BYTES == 1
+    const u32 top = 0x80808080u;
+    const u32 low = dot_bytes(nonzero_parts(v.x & mask, top), 0x08040201u,
+                              dot_bytes(nonzero_parts(v.y & mask, top), 0x80402010u, 0));
+    const u32 high = dot_bytes(nonzero_parts(v.z & mask, top), 0x08040201u,
+                               dot_bytes(nonzero_parts(v.w & mask, top), 0x80402010u, 0));
+    return (low >> 7) | (high << 1);
+#else
+    const u32 top = 0x80008000u;
+    u32 sum = dot_bytes(nonzero_parts(v.x & mask, top), 0x02000100u, 0);
+    sum = dot_bytes(nonzero_parts(v.y & mask, top), 0x08000400u, sum);
+    sum = dot_bytes(nonzero_parts(v.z & mask, top), 0x20001000u, sum);
+    sum = dot_bytes(nonzero_parts(v.w & mask, top), 0x80004000u, sum);
+    return sum >> 7;
+#endif
+}
+#endif
+
+// A span that lies inside the input. Neighbouring lanes load neighbouring memory; afterwards lane l
+// holds the flags of items 32 l .. 32 l + 31.
+__device__ __forceinline__ u32 load_span(const word_t *span, u64 mask, u32 lane)
+{
+#if WORD_BYTES == 1
+    const uint4 *vectors = (const uint4 *)span + lane;
+    const u32 both = vector_flags(load_vector(vectors), (u32)mask) |
+                     vector_flags(load_vector(vectors + 32), (u32)mask) << 16;
+    const u32 even = __shfl_sync(ALL_LANES, both, (2 * lane) & 31);
+    const u32 odd = __shfl_sync(ALL_LANES, both, (2 * lane + 1) & 31);
+    return __byte_perm(even, odd, lane < 16 ? 0x5410 : 0x7632);
+#elif WORD_BYTES == 2
+    const uint4 *vectors = (const uint4 *)span + lane;
+    u32 four = 0;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+        four |= vector_flags(load_vector(vectors + 32 * i), (u32)mask) << (8 * i);
+    const u32 selector = (lane >> 3) * 0x11 + 0x40;  // byte (lane / 8) of either operand
+    const u32 low = __byte_perm(__shfl_sync(ALL_LANES, four, (4 * lane) & 31),
+                                __shfl_sync(ALL_LANES, four, (4 * lane + 1) & 31), selector);
+    const u32 high = __byte_perm(__shfl_sync(ALL_LANES, four, (4 * lane + 2) & 31),
+                                 __shfl_sync(ALL_LANES, four, (4 * lane + 3) & 31), selector);
+    return __byte_perm(low, high, 0x5410);
+#else
+    u32 flags = 0;
+#pragma unroll
+    for (u32 i = 0; i < 32; i++) {
+        const u32 vote = __ballot_sync(ALL_LANES, (load_item(span + 32 * i + lane) & (word_t)mask) != 0);
+        flags = lane == i ? vote : flags;
+    }
+    return flags;
+#endif
+}
+
+// A span that reaches over an end of the input: item by item, nothing read outside.
+__device__ __noinline__ u32 load_edge_span(const Input in, flat_t v, u64 mask, u32 lane)
+{
+    u32 flags = 0;
+#pragma unroll 8
+    for (u32 i = 0; i < 32; i++) {
+        const flat_t at = v + 32 * i + lane;
+        bool set = false;
+        if (at >= in.begin && at < in.end) set = (in.base[at] & (word_t)mask) != 0;
+        const u32 vote = __ballot_sync(ALL_LANES, set);
+        flags = lane == i ? vote : flags;
+    }
+    return flags;
+}
+
+template <int SPANS>
+__device__ __forceinline__ void load_spans(u32 (&flags)[SPANS], const Input &in, flat_t v, u64 mask,
+                                           u32 lane)
+{
+    if (v >= in.begin && v + SPANS * SPAN_ITEMS <= in.end) {
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) flags[s] = load_span(in.base + v + s * SPAN_ITEMS, mask, lane);
+    } else {
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) {
+            const flat_t at = v + s * SPAN_ITEMS;
+            flags[s] = at >= in.end ? 0 : load_edge_span(in, at, mask, lane);
+        }
+    }
+}
+
+// ---- sums ----------------------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 warp_sum(u32 x)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(ALL_LANES, x);
+#else
+#pragma unroll
+    for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
+    return x;
+#endif
+}
+
+__device__ __forceinline__ u64 warp_sum_wide(u64 x)
+{
+#pragma unroll
+    for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
+    return x;
+}
+
+__device__ __forceinline__ u32 warp_inclusive_sum(u32 x, u32 lane)
+{
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+        const u32 below = __shfl_up_sync(ALL_LANES, x, d);
+        if (lane >= d) x += below;
+    }
+    return x;
+}
+
+// ---- output --------------------------------------------------------------------------------------
+
+// floor(x / divisor) for any divisor >= 1 (Granlund & Montgomery 1994, figure 4.1).
+__device__ __forceinline__ flat_t divide(flat_t x, flat_t multiplier, u32 shift)
+{
+#if WIDE
+    const flat_t t = __umul64hi(x, multiplier);
+#else
+    const flat_t t = __umulhi(x, multiplier);
+#endif
+    return (((x - t) >> (shift & 0xff)) + t) >> (shift >> 8);
+}
+
+// What one lane writes. [K, rank]: a warp writes whole rows as one run of elements, and each lane
+// keeps to one column. The coordinate is flat / stride[column] mod extent[column], and the quotient
+// by the product of both is flat / stride[column - 1].
+struct Writer {
+    u32 row, rows_per_step;  // rank_last: first row (SPAN_ITEMS: none) and rows in a step of the warp
+    flat_t inner, outer, extent;
+    u32 inner_shift, outer_shift;
+};
+
+__device__ __forceinline__ Writer make_writer(const Params &p, u32 lane)
+{
+    Writer w;
+    w.rows_per_step = 32 / p.rank;
+    const u32 row = lane / p.rank, column = lane - row * p.rank;
+    const u32 before = column ? column - 1 : 0;
+    w.row = row < w.rows_per_step ? row : SPAN_ITEMS;
+    w.inner = (flat_t)p.multiplier[column];
+    w.inner_shift = p.shift[column];
+    w.outer = (flat_t)p.multiplier[before];
+    w.outer_shift = p.shift[before];
+    w.extent = (flat_t)p.extent[column];
+    return w;
+}
+
+// Writes the rows of one span: flags is the lane's word, flat the item of the span's first position,
+// row the output row of its first non-zero item, num_rows K (only rank_first needs it exact).
+__device__ __forceinline__ void write_span(const Params &p, const Writer &w, u32 flags, flat_t flat,
+                                           u64 row, u64 num_rows, u16 *stage, u32 lane)
+{
+    const u32 count = __popc(flags);
+    const u32 inclusive = warp_inclusive_sum(count, lane);
+    u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
+    if (total == 0 || row >= num_rows) return;
+    if (total > num_rows - row) total = (u32)(num_rows - row);
+
+    u32 slot = inclusive - count;
+    while (flags) {
+        stage[STAGE_SLOT(slot)] = (u16)(lane * 32 + __ffs(flags) - 1);
+        flags &= flags - 1;
+        slot++;
+    }
+    __syncwarp();  // the stage is filled before other lanes read it
+
+    if (p.rank_last) {
+        index_t *out = p.d_indices + row * p.rank + lane;
+        const u32 step = w.rows_per_step * p.rank;
+#pragma unroll 2
+        for (u32 r = w.row; r < total; r += w.rows_per_step) {
+            const flat_t item = flat + stage[STAGE_SLOT(r)];
+            *out = (index_t)(divide(item, w.inner, w.inner_shift) -
+                             divide(item, w.outer, w.outer_shift) * w.extent);
+            out += step;
+        }
+    } else {
+        for (u32 r = lane; r < total; r += 32) {
+            const flat_t item = flat + stage[STAGE_SLOT(r)];
+            index_t *out = p.d_indices + row + r;
+            flat_t outer = 0;
+            for (u32 d = 0; d < p.rank; d++) {
+                const flat_t inner = divide(item, (flat_t)p.multiplier[d], p.shift[d]);
+                *out = (index_t)(inner - outer * (flat_t)p.extent[d]);
+                out += num_rows;
+                outer = inner;
+            }
+        }
+    }
+    __syncwarp();  // the stage is read before the next span fills it
+}
+
+__device__ __forceinline__ u64 write_count(const Params &p, u64 nonzeros)
+{
+    const u64 rows = nonzeros < p.max_rows ? nonzeros : p.max_rows;
+    *p.d_count = (long long)rows;
+    if (p.d_required && nonzeros > rows) *(volatile u64 *)p.d_required = nonzeros;
+    return rows;
+}
+
+// ---- few items: every block counts what comes before its tile ------------------------------------
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+nonzero_small(const __grid_constant__ Params p)
+{
+    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ u32 warp_before[WARPS], warp_total[WARPS], warp_count[WARPS];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const Input in = open_input(p);
+    const Writer w = make_writer(p, lane);
+
+    u32 mine[1] = {0}, before = 0, total = 0;
+    // Without a row length to know, the tiles after this one do not matter.
+    const u32 tiles = p.rank_last ? blockIdx.x + 1 : p.num_tiles;
+#pragma unroll 2
+    for (u32 tile = 0; tile < tiles; tile++) {
+        u32 flags[1];
+        load_spans<1>(flags, in, (flat_t)(tile * WARPS + warp) * SPAN_ITEMS, p.mask, lane);
+        if (tile < blockIdx.x) before += __popc(flags[0]);
+        if (tile == blockIdx.x) mine[0] = flags[0];
+        total += __popc(flags[0]);
+    }
+    before = warp_sum(before);
+    total = warp_sum(total);
+    const u32 count = warp_sum(__popc(mine[0]));
+    if (lane == 0) {
+        warp_before[warp] = before;
+        warp_total[warp] = total;
+        warp_count[warp] = count;
+    }
+    __syncthreads();  // every warp's sums are in shared memory
+
+    u64 row = 0, nonzeros = 0;
+    for (u32 i = 0; i < WARPS; i++) {
+        row += warp_before[i];
+        nonzeros += warp_total[i];
+        if (i < warp) row += warp_count[i];
+    }
+    const u64 rows = nonzeros < p.max_rows ? nonzeros : p.max_rows;
+    if (blockIdx.x == p.num_tiles - 1 && threadIdx.x == 0) write_count(p, nonzeros);
+    const flat_t v = (flat_t)(blockIdx.x * WARPS + warp) * SPAN_ITEMS;
+    write_span(p, w, mine[0], v - in.begin, row, rows, stage[warp], lane);
+}
+
+// ---- [K, rank] in one pass: decoupled look-back --------------------------------------------------
+
+// A tile's status: nothing yet, the tile's own count, or the count up to its end.
+#define STATUS_PARTIAL (1ull << 62)
+#define STATUS_INCLUSIVE (2ull << 62)
+#define STATUS_VALUE (STATUS_PARTIAL - 1)
+
+// Flag and value share one 64-bit word and guard no other memory: relaxed accesses are enough.
+__device__ __forceinline__ u64 load_status(const u64 *status)
+{
+    u64 v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(status) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_status(u64 *status, u64 v)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(status), "l"(v) : "memory");
+}
+
+// The non-zeros before tile (> 0), by one whole warp: lane l looks at the l-th tile back.
+__device__ __forceinline__ u64 look_back(const u64 *status, u32 tile, u32 lane)
+{
+    u64 before = 0;
+    for (long long at = (long long)tile - 1 - lane;; at -= 32) {
+        u64 seen;
+        u32 inclusive, needed;
+        do {
+            seen = at >= 0 ? load_status(status + at) : STATUS_INCLUSIVE;
+            inclusive = __ballot_sync(ALL_LANES, seen >= STATUS_INCLUSIVE);
+            // Tiles beyond the nearest inclusive one do not matter.
+            needed = inclusive ? (inclusive & -inclusive) - 1 : ALL_LANES;
+        } while (__ballot_sync(ALL_LANES, seen == 0) & needed);
+        const bool counts = (needed >> lane) & 1;
+        before += warp_sum(counts ? (u32)seen : 0);  // partial: at most a tile
+        if (inclusive)
+            return before + (__shfl_sync(ALL_LANES, seen, __ffs(inclusive) - 1) & STATUS_VALUE);
+    }
+}
+
+template <int SPANS>
+__device__ __forceinline__ void select_tile(const Params &p)
+{
+    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ u32 warp_count[WARPS];
+    __shared__ u64 warp_row[WARPS];
+    __shared__ u32 ticket;
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    u64 *const status = (u64 *)p.d_workspace + 1;
+
+    if (threadIdx.x == 0) ticket = (u32)atomicAdd((u64 *)p.d_workspace, 1ull);
+    __syncthreads();  // the ticket is drawn
+    const u32 tile = ticket;
+
+    const Input in = open_input(p);
+    const flat_t v = ((flat_t)tile * WARPS + warp) * (SPANS * SPAN_ITEMS);
+    u32 flags[SPANS];
+    load_spans<SPANS>(flags, in, v, p.mask, lane);
+    u32 count = 0;
+#pragma unroll
+    for (int s = 0; s < SPANS; s++) count += __popc(flags[s]);
+    count = warp_sum(count);
+    if (lane == 0) warp_count[warp] = count;
+    __syncthreads();  // every warp's count is in shared memory
+
+    if (warp == 0) {
+        const u32 own = lane < WARPS ? warp_count[lane] : 0;
+        const u32 inclusive = warp_inclusive_sum(own, lane);
+        const u32 tile_count = __shfl_sync(ALL_LANES, inclusive, WARPS - 1);
+        u64 before = 0;
+        if (tile > 0) {
+            if (lane == 0) store_status(status + tile, STATUS_PARTIAL | tile_count);
+            before = look_back(status, tile, lane);
+        }
+        if (lane == 0) {
+            store_status(status + tile, STATUS_INCLUSIVE | (before + tile_count));
+            if (tile == p.num_tiles - 1) write_count(p, before + tile_count);
+        }
+        if (lane < WARPS) warp_row[lane] = before + inclusive - own;
+    }
+    __syncthreads();  // the first row of every warp is in shared memory
+
+    const Writer w = make_writer(p, lane);
+    u64 row = warp_row[warp];
+#pragma unroll
+    for (int s = 0; s < SPANS; s++) {
+        const u32 in_span = warp_sum(__popc(flags[s]));
+        write_span(p, w, flags[s], v + s * SPAN_ITEMS - in.begin, row, p.max_rows, stage[warp], lane);
+        row += in_span;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+nonzero_select_small(const __grid_constant__ Params p) { select_tile<1>(p); }
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+nonzero_select_large(const __grid_constant__ Params p) { select_tile<LARGE_TILE_SPANS>(p); }
+
+// ---- [rank, K] in two passes: flags, then rows ---------------------------------------------------
+
+struct Flags {
+    u32 *bits;
+    u16 *span_count;
+    u32 *segment_count;
+};
+
+__device__ __forceinline__ Flags open_flags(const Params &p, u32 spans)
+{
+    Flags f;
+    f.bits = (u32 *)p.d_workspace;
+    f.span_count = (u16 *)(f.bits + (u64)spans * 32);
+    f.segment_count = (u32 *)(f.span_count + spans);
+    return f;
+}
+
+// One block a segment. Segments begin and end at whole steps of WARPS * FLAG_SPANS spans; positions
+// past the input get empty words.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+nonzero_flag(const __grid_constant__ Params p)
+{
+    __shared__ u32 warp_count[WARPS];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const u32 spans = p.num_tiles * p.unit_spans;
+    const u32 segment_spans = p.units_per_segment * p.unit_spans;
+    const Flags f = open_flags(p, spans);
+    const Input in = open_input(p);
+
+    const u32 first = blockIdx.x * segment_spans;
+    const u32 last = min(first + segment_spans, spans);
+    u32 total = 0;
+    for (u32 span = first + warp * FLAG_SPANS; span < last; span += WARPS * FLAG_SPANS) {
+        u32 flags[FLAG_SPANS];
+        load_spans<FLAG_SPANS>(flags, in, (flat_t)span * SPAN_ITEMS, p.mask, lane);
+#pragma unroll
+        for (int s = 0; s < FLAG_SPANS; s++) {
+            f.bits[(u64)(span + s) * 32 + lane] = flags[s];
+            const u32 count = warp_sum(__popc(flags[s]));
+            if (lane == s) f.span_count[span + s] = (u16)count;
+            total += count;
+        }
+    }
+    if (lane == 0) warp_count[warp] = total;
+    __syncthreads();  // every warp's count is in shared memory
+    if (threadIdx.x == 0) {
+        u32 sum = 0;
+        for (u32 i = 0; i < WARPS; i++) sum += warp_count[i];
+        f.segment_count[blockIdx.x] = sum;
+    }
+}
+
+// One block a unit: its first row is the sum of the segments before its own and of the spans before
+// it in its own.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+nonzero_write(const __grid_constant__ Params p)
+{
+    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ u64 warp_before[WARPS], warp_total[WARPS];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const u32 spans = p.num_tiles * p.unit_spans;
+    const Flags f = open_flags(p, spans);
+    const u32 unit = blockIdx.x, unit_span = unit * p.unit_spans;
+    const u32 segment = unit / p.units_per_segment;
+
+    u64 before = 0, total = 0;
+    for (u32 i = threadIdx.x; i < p.num_segments; i += BLOCK_THREADS) {
+        const u32 count = f.segment_count[i];
+        total += count;
+        if (i < segment) before += count;
+    }
+    const u32 segment_span = segment * p.units_per_segment * p.unit_spans;
+    // Two counts at once; units are whole multiples of two spans.
+    const u32 *pairs = (const u32 *)(f.span_count + segment_span);
+    for (u32 i = threadIdx.x; i < (unit_span - segment_span) / 2; i += BLOCK_THREADS)
+        before += (pairs[i] & 0xffff) + (pairs[i] >> 16);
+    before = warp_sum_wide(before);
+    total = warp_sum_wide(total);
+    if (lane == 0) {
+        warp_before[warp] = before;
+        warp_total[warp] = total;
+    }
+    const u32 own = lane < p.unit_spans ? f.span_count[unit_span + lane] : 0;
+    const u32 below = warp_inclusive_sum(own, lane) - own;
+    __syncthreads();  // every warp's sums are in shared memory
+
+    u64 unit_row = 0, nonzeros = 0;
+    for (u32 i = 0; i < WARPS; i++) {
+        unit_row += warp_before[i];
+        nonzeros += warp_total[i];
+    }
+    const u64 rows = nonzeros < p.max_rows ? nonzeros : p.max_rows;
+    if (unit == 0 && threadIdx.x == 0) write_count(p, nonzeros);
+
+    const Input in = open_input(p);
+    const Writer w = make_writer(p, lane);
+    for (u32 s = warp; s < p.unit_spans; s += WARPS) {
+        if (__shfl_sync(ALL_LANES, own, s) == 0) continue;
+        const u64 row = unit_row + __shfl_sync(ALL_LANES, below, s);
+        const u32 span = unit_span + s;
+        write_span(p, w, f.bits[(u64)span * 32 + lane], (flat_t)span * SPAN_ITEMS - in.begin, row, rows,
+                   stage[warp], lane);
+    }
+}
