@@ -8,19 +8,18 @@ and the values on which "non-zero" is decided (0.0, -0.0, NaN, subnormals).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 
+from nonzero_rewrite.errors import VerificationError
 from nonzero_rewrite.input_specs import InputSpec, ModelSpec, resolve
 
 Shape = tuple[int, ...]
 Draw = Callable[[np.random.Generator, Shape], np.ndarray]
 
-SPECIAL_FLOATS = (0.0, -0.0, float("nan"), 1e-45, -1e-45, 1.0, -1.0, 0.0)
-_BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 _UNKNOWN_RANK_DIMS = (2, 3)
 _WORDS = ("a", "b", "the", "zero", "")
 
@@ -38,14 +37,21 @@ def draws_for(spec: InputSpec, model: ModelSpec, sizes: Mapping[str, int]) -> li
     return [_cast(draw, dtype) for draw in _floats(model)]
 
 
-def special_draw(spec: InputSpec) -> Draw | None:
-    """Values on which "non-zero" is decided, for float inputs."""
+def special_draw(spec: InputSpec, turn: int) -> Draw | None:
+    """Values on which "non-zero" is decided, for float inputs; others on each ``turn``."""
     if spec.elem_type == onnx.TensorProto.STRING:
         return None
     dtype = numpy_dtype(spec.elem_type)
     if dtype.kind in "biuc":
         return None
-    return _cast(lambda rng, shape: rng.choice(np.array(SPECIAL_FLOATS), shape), dtype)
+    tiny = float_info(dtype).smallest_subnormal
+    values = np.array([-0.0, float("nan"), tiny, 1.0, -tiny, 0.0, -1.0])
+
+    def draw(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        items = np.resize(np.roll(values, -turn), int(np.prod(shape, dtype=np.int64)))
+        return np.asarray(rng.permutation(items).reshape(shape))
+
+    return _cast(draw, dtype)
 
 
 def make_value(spec: InputSpec, draw: Draw, sizes: Mapping[str, int], seed: list[int]) -> Any:
@@ -61,9 +67,35 @@ def make_value(spec: InputSpec, draw: Draw, sizes: Mapping[str, int], seed: list
 def numpy_dtype(elem_type: int) -> np.dtype[Any]:
     """The NumPy (or ml_dtypes) type of an ONNX element type."""
     if elem_type == onnx.TensorProto.BFLOAT16:
-        return _BFLOAT16
+        bfloat16: np.dtype[Any] = np.dtype(_ml_dtypes().bfloat16)  # older onnx says float32
+        return bfloat16
     dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
     return dtype
+
+
+@dataclass(frozen=True)
+class FloatInfo:
+    """Smallest normal and smallest subnormal number of a float type."""
+
+    smallest_normal: float
+    smallest_subnormal: float
+
+
+def float_info(dtype: np.dtype[Any]) -> FloatInfo:
+    """Of NumPy's and ml_dtypes' float types."""
+    finfo = np.finfo if dtype.kind == "f" else _ml_dtypes().finfo
+    info = finfo(dtype)
+    return FloatInfo(float(info.tiny), float(info.smallest_subnormal))
+
+
+def _ml_dtypes() -> Any:
+    try:
+        import ml_dtypes
+    except ImportError as err:
+        raise VerificationError(
+            "a model with BFLOAT16 or FLOAT8 inputs needs ml_dtypes; pip install ml_dtypes"
+        ) from err
+    return ml_dtypes
 
 
 def _cast(draw: Draw, dtype: np.dtype[Any]) -> Draw:

@@ -289,7 +289,7 @@ def _coverage(position: int, mask: Mask, state: SearchState) -> MaskCoverage:
         if not (none or full):
             note = "no searched input reaches it with any item"
         else:
-            note = f"selects {always} of its items on every of {state.tries} searched inputs"
+            note = f"selects {always} of its items on each of {state.tries} searched inputs"
     return MaskCoverage(mask.key, none, some, full, note)
 
 

@@ -15,7 +15,8 @@ class Mask:
 
     ``input`` is the tensor looked at, ``indices`` the node's first output. ``rank_last`` says that
     ``indices`` is ``[num_nonzero, rank]``. ``count`` is the plugin's second output, "" for NonZero.
-    ``max_nonzero`` is the plugin's promise. ``transposed`` are tensors which hold the same indices
+    ``max_nonzero`` is the plugin's promise, ``int32`` its
+    index type. ``transposed`` are tensors which hold the same indices
     in the other layout.
     """
 
@@ -25,6 +26,7 @@ class Mask:
     count: str = ""
     rank_last: bool = False
     max_nonzero: int | None = None
+    int32: bool = False
     transposed: tuple[str, ...] = ()
 
     @property
@@ -58,6 +60,7 @@ def find_masks(model: onnx.ModelProto) -> tuple[Mask, ...]:
                     count=node.output[1] if len(node.output) > 1 else "",
                     rank_last=_ints(node, contract.ATTR_PERM) == contract.PERM_RANK_LAST,
                     max_nonzero=promise[0] if promise else None,
+                    int32=_ints(node, contract.ATTR_INDEX_TYPE) == (contract.INDEX_INT32,),
                     transposed=found,
                 )
             )

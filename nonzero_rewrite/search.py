@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nonzero_rewrite.input_specs import ModelSpec
-from nonzero_rewrite.input_values import draws_for, make_value, special_draw
+from nonzero_rewrite.input_values import draws_for, float_info, make_value, special_draw
 from nonzero_rewrite.observe import Mask
 from nonzero_rewrite.runtime import Feeds, RunError, Runner
 
@@ -27,6 +27,8 @@ PATIENCE = 40
 MAX_SHAPES = 4
 """Candidates kept because their output shapes are new: they reach what subgraphs select."""
 MAX_EDGE_GROUPS = 6
+SPECIAL_TURNS = 7
+"""Draws of special values: small tensors do not hold all of them at once."""
 
 Goal = tuple[str, Any]
 _AXIS_SIZES = (
@@ -156,7 +158,8 @@ class InputSearch:
                 return
             self._try(f"candidate {choice}", self._feeds([choice], 1))
         if any(self._looks_at_float(position) for position in range(len(self._masks))):
-            self._try("special values", self._special())
+            for turn in range(SPECIAL_TURNS):
+                self._try("special values", self._special(turn))
 
     def _explore(self) -> None:
         """Random combinations and mixtures of the extremes of masks not yet partly selected."""
@@ -281,12 +284,12 @@ class InputSearch:
             feeds[spec.name] = make_value(spec, draws[choice % len(draws)], self.state.sizes, seed)
         return feeds
 
-    def _special(self) -> Feeds:
+    def _special(self, turn: int) -> Feeds:
         feeds = dict(self._feeds([0], 4))
         for position, spec in enumerate(self._spec.inputs):
-            draw = special_draw(spec)
+            draw = special_draw(spec, turn)
             if draw is not None:
-                seed = [self._seed, 5, position]
+                seed = [self._seed, 5, position, turn]
                 feeds[spec.name] = make_value(spec, draw, self.state.sizes, seed)
         return feeds
 
@@ -327,11 +330,15 @@ def _goals(position: int, looked_at: np.ndarray, indices: np.ndarray) -> set[Goa
             goals.add(("several", position))
         if indices.shape[0] == selected > 1 and not np.array_equal(indices, indices.T):
             goals.add(("as many as the rank", position))
-    if looked_at.dtype.kind not in "biuOUS":
-        goals.add(("float", position))
-        words = looked_at.astype(np.float64)
-        if np.any((words == 0) & np.signbit(words)) and np.any(np.isnan(words)):
-            goals.add(("-0.0 and NaN", position))
+    if looked_at.dtype.kind not in "biucOUS":
+        size = np.abs(looked_at)
+        seen = {
+            "float": True,
+            "-0.0": np.any((looked_at == 0) & np.signbit(looked_at)),
+            "NaN": np.any(np.isnan(looked_at)),
+            "subnormal": np.any((size > 0) & (size < float_info(looked_at.dtype).smallest_normal)),
+        }
+        goals |= {(name, position) for name, reached in seen.items() if reached}
     return goals
 
 

@@ -280,8 +280,8 @@ def compare_masks(
         got = indices.shape[along]
         if got != extent:
             return [ValueDifference(DifferenceKind.COUNT, str(extent), str(got))]
-    if indices.dtype == np.int32 and np.all(wanted <= np.iinfo(np.int32).max):
-        wanted = wanted.astype(np.int32)  # index_type INT32: a Cast behind it restores INT64
+    if ours.int32:
+        wanted = wanted.astype(np.int32)
     found = compare_values(np.ascontiguousarray(wanted), np.ascontiguousarray(indices))
     if found is None:
         return []
