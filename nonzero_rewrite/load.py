@@ -1,0 +1,153 @@
+"""Turns a path into a model, checking once and loudly what the rest relies on.
+
+Weights in external files are never read; only that their files are there is checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+
+from nonzero_rewrite.errors import ModelLoadError
+
+MAX_PROTOBUF_BYTES = 2**31 - 1
+"""Protobuf's limit for one message."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model and where it came from.
+
+    Attributes:
+        model: the protobuf, external data unread.
+        path: the file.
+        size: bytes of the file.
+        data_files: external data files, relative to the model's folder, each once.
+    """
+
+    model: ModelProto
+    path: Path
+    size: int
+    data_files: tuple[str, ...]
+
+
+def load_model(path: str | os.PathLike[str]) -> LoadedModel:
+    """Read an ONNX model without its external data.
+
+    Raises:
+        ModelLoadError: when the file is missing, no ONNX protobuf, or names data files that are
+            missing or lie outside its folder.
+    """
+    path = Path(path)
+    data = _read(path)
+    if len(data) > MAX_PROTOBUF_BYTES:
+        raise ModelLoadError(
+            f"{path}: {len(data)} bytes in one file are more than protobuf's limit of 2 GiB; "
+            "save the model with external data"
+        )
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError) as err:
+        raise ModelLoadError(
+            f"{path}: not an ONNX model, or a truncated one ({_first_line(err)}); "
+            "export or download it again"
+        ) from err
+    if not model.HasField("graph") or (not model.graph.node and not model.graph.output):
+        raise ModelLoadError(
+            f"{path}: the file holds no ONNX graph; if it is ONNX text or a .pb of another "
+            "framework, convert it first"
+        )
+    data_files: tuple[str, ...] = ()
+    if b"location" in data:
+        data_files = tuple(dict.fromkeys(_locations(path, model)))
+        _check_data_files(path, data_files)
+    return LoadedModel(model, path, len(data), data_files)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as err:
+        raise ModelLoadError(f"{path}: there is no such file; check the path") from err
+    except IsADirectoryError as err:
+        raise ModelLoadError(
+            f"{path}: is a folder, not a model; name a file in it, or use --output-dir for all"
+        ) from err
+    except MemoryError as err:
+        raise ModelLoadError(f"{path}: too large for this machine's memory") from err
+    except OSError as err:
+        if path.is_dir():  # Windows reports a folder as a permission error
+            raise ModelLoadError(f"{path}: is a folder, not a model; name a file in it") from err
+        raise ModelLoadError(f"{path}: cannot be read: {err.strerror or err}") from err
+
+
+def _first_line(err: Exception) -> str:
+    return str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
+
+
+def external_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """All tensors of a graph, and of those below it, whose data lies in another file."""
+    for tensor in graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+    for sparse in graph.sparse_initializer:
+        for tensor in (sparse.values, sparse.indices):
+            if tensor.data_location == TensorProto.EXTERNAL:
+                yield tensor
+    for node in graph.node:
+        for attr in node.attribute:
+            if attr.type == AttributeProto.TENSOR:
+                if attr.t.data_location == TensorProto.EXTERNAL:
+                    yield attr.t
+            elif attr.type == AttributeProto.GRAPH:
+                yield from external_tensors(attr.g)
+            elif attr.type == AttributeProto.GRAPHS:
+                for each in attr.graphs:
+                    yield from external_tensors(each)
+
+
+def _locations(path: Path, model: ModelProto) -> Iterator[str]:
+    for tensor in external_tensors(model.graph):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location")
+        if not location:
+            raise ModelLoadError(
+                f"{path}: tensor {tensor.name!r} has external data without a file name; "
+                "export the model again"
+            )
+        for key in ("offset", "length"):
+            value = entries.get(key, "0")
+            if not value.isdecimal():
+                raise ModelLoadError(
+                    f"{path}: tensor {tensor.name!r} has external data with {key} {value!r}, "
+                    "which is no size; export the model again"
+                )
+        yield location
+
+
+def _check_data_files(path: Path, locations: tuple[str, ...]) -> None:
+    folder = path.parent.resolve()
+    for location in locations:
+        pure = Path(location)
+        if pure.is_absolute() or pure.drive or ".." in pure.parts or "\0" in location:
+            raise ModelLoadError(
+                f"{path}: external data file {location!r} lies outside the model's folder, which "
+                "onnx and onnxruntime refuse as well; save the model again beside its data"
+            )
+        target = folder / pure
+        if not target.is_file():
+            raise ModelLoadError(
+                f"{path}: external data file {location!r} is missing; "
+                f"put it beside the model in {path.parent}"
+            )
+        if not target.resolve().is_relative_to(folder):
+            raise ModelLoadError(
+                f"{path}: external data file {location!r} is a link that leaves the model's "
+                "folder; put the file itself there"
+            )

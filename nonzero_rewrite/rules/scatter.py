@@ -1,0 +1,264 @@
+"""Rules that turn masked writes into Where, so that no data-dependent shape is left.
+
+``ScatterND(data, indices, updates)`` with ``indices = Transpose(NonZero(mask))`` writes, at the k-th
+non-zero place of ``mask`` (its first ``rank(mask)`` coordinates), the k-th slice of ``updates``. No
+place occurs twice, so order does not matter.
+
+*where-scatter*: if every item of ``updates`` is the same scalar ``v``, the result is
+``Where(mask, v, data)``, with ``mask`` unsqueezed at the end to the rank of ``data``.
+
+*elementwise*: if ``updates = f(GatherND(x1, indices), GatherND(x2, indices), ...)`` with every ``xi``
+shaped like ``data`` and ``f`` made of operators that work item by item and round correctly (so that
+an item's result does not depend on its neighbours or on vector width), the result is
+``Where(mask, f(x1, x2, ...), data)``.
+
+Where ``mask`` and the leading dims of ``data`` are not surely equal, the mask is sliced to them: the
+original fails when a non-zero lies outside, so on every input on which the original runs the sliced
+mask selects the same places. A mask smaller than the data cannot be sliced up, so there equality
+must be known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
+from nonzero_rewrite.infer import TensorType
+from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
+from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
+from nonzero_rewrite.rules.tape import Tape
+from nonzero_rewrite.values import Facts
+
+_WHERE_TYPES = frozenset(
+    {
+        *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16),
+        *(TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8, TensorProto.STRING),
+    }
+)
+"""Element types for which onnxruntime has a Where; the patched model must still run there."""
+
+_FLOAT_TYPES = frozenset(
+    {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+)
+
+# Correctly rounded or exact, item by item, in any implementation that follows IEEE 754.
+_EXACT = frozenset(
+    {
+        *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Floor", "Greater"),
+        *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min"),
+        *("Mul", "Neg", "Not", "Or", "Relu", "Round", "Sign", "Sqrt", "Sub", "Where", "Xor"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """The one value that a tensor repeats: a value of the model or a constant, and casts after it."""
+
+    source: str | NDArray[np.generic]
+    casts: tuple[int, ...] = ()
+
+    def write(self, tape: Tape) -> str:
+        """The scalar as a value of the model."""
+        name = self.source if isinstance(self.source, str) else tape.constant(np.array(self.source))
+        for to in self.casts:
+            name = tape.op("Cast", [name], to=to)
+        return name
+
+
+def where_scatter(group: Group, use: Use, context: Context) -> Verdict:
+    """``x[mask] = v``; see the module's text."""
+    scope, node = group.scope, group.scope.nodes[use.handle]
+    if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
+        return NO_MATCH
+    value = _uniform(context.facts, scope, node.input[2])
+    if value is None:
+        return NO_MATCH  # the elementwise rule looks at the rest
+    return _write_where(group, node, use.handle, context, "where-scatter", value)
+
+
+def elementwise(group: Group, use: Use, context: Context) -> Verdict:
+    """``x[mask] = f(x[mask])``; see the module's text."""
+    scope, node = group.scope, group.scope.nodes[use.handle]
+    if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
+        return NO_MATCH
+    data = node.input[0]
+    chain = _Chain(group, context, data, root=node.input[2])
+    if not chain.collect(chain.root, 0):
+        return near_miss(chain.reason) if chain.gathers else NO_MATCH
+    if not chain.gathers:
+        return NO_MATCH
+    return _write_where(group, node, use.handle, context, "elementwise", chain)
+
+
+def _write_where(
+    group: Group, node: NodeProto, handle: int, context: Context, rule: str, value: _Scalar | _Chain
+) -> Verdict:
+    """Replace the ScatterND ``node`` by Where; ``value`` is what is written."""
+    scope, facts = group.scope, context.facts
+    data, output = node.input[0], node.output[0]
+    reduction = attribute(node, "reduction")
+    if reduction is not None and reduction.s not in (b"", b"none"):
+        return near_miss(f"ScatterND reduces with {reduction.s.decode(errors='replace')}")
+    facts.types.need([(scope, data), (scope, group.mask)])
+    of_data, of_mask = facts.types.of(scope, data), facts.types.of(scope, group.mask)
+    if of_data.rank is None or of_mask.rank is None:
+        return near_miss("the ranks of the mask and of the data are not both known")
+    if of_mask.rank == 0 or of_data.rank < of_mask.rank:
+        return near_miss(f"the mask has rank {of_mask.rank}, the data rank {of_data.rank}")
+    if of_data.elem_type not in _WHERE_TYPES:
+        return near_miss(f"onnxruntime has no Where for {of_data.dtype_name}")
+    fits = facts.same_shape(scope, group.mask, data, of_mask.rank)
+    if not fits and not _at_least(facts, scope, group.mask, data, of_mask.rank):
+        return near_miss("the mask is not surely as large as the data")
+    if not fits and context.opset < 10:
+        return near_miss("cutting the mask to the data needs opset 10 or newer")
+
+    tape = context.tape(rule, output)
+    mask = group.mask
+    if of_mask.elem_type != TensorProto.BOOL:
+        mask = tape.op("Cast", [mask], to=TensorProto.BOOL)
+    if not fits:
+        mask = _slice_like(tape, mask, data, of_mask.rank, of_data.rank)
+    if of_data.rank > of_mask.rank:
+        mask = tape.unsqueeze(mask, range(of_mask.rank, of_data.rank))
+    tape.op("Where", [mask, value.write(tape), data], output)
+    context.finish(scope, handle, tape)
+    return APPLIED
+
+
+def _slice_like(tape: Tape, mask: str, data: str, rank: int, data_rank: int) -> str:
+    """The first part of ``mask``, as large as the leading ``rank`` dims of ``data``."""
+    ends = tape.op("Shape", [data])
+    axes = tape.ints(*range(rank))
+    if data_rank > rank:
+        ends = tape.op("Slice", [ends, tape.ints(0), tape.ints(rank)])
+    return tape.op("Slice", [mask, tape.ints(*[0] * rank), ends, axes])
+
+
+def _at_least(facts: Facts, scope: Scope, mask: str, data: str, rank: int) -> bool:
+    """True when ``mask`` is Expand(..., Shape(data)): as large as ``data`` in every dim or larger."""
+    node = scope.made_by(mask)
+    if node is None or not is_onnx(node, "Expand"):
+        return False
+    shape = scope.made_by(node.input[1])
+    if shape is None or not is_onnx(shape, "Shape") or attribute(shape, "end") is not None:
+        return False
+    if int_attribute(shape, "start", 0) != 0:
+        return False
+    like = shape.input[0]
+    return facts.types.of(scope, like).rank == rank and facts.same_shape(scope, like, data, rank)
+
+
+def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar | None:
+    """The scalar that every item of ``name`` equals, or None."""
+    owner = scope.owner(name)
+    if owner is None or depth > 16:
+        return None
+    scalar = facts.scalar(owner, name)
+    # A tensor of one item is no proof that the update is uniform: it says there is one update.
+    # It still equals its only item wherever the original runs.
+    if scalar is not None:
+        return _Scalar(scalar)
+    constant = facts.constant(owner, name)
+    if constant is not None and constant.size and bool(np.all(constant == constant.flat[0])):
+        return _Scalar(constant.reshape(-1)[0])
+    node = owner.made_by(name)
+    if node is None:
+        return None
+    if is_onnx(node, "ConstantOfShape"):
+        attr = attribute(node, "value")
+        value = np.zeros(1, np.float32) if attr is None else numpy_helper.to_array(attr.t)
+        return _Scalar(value.reshape(-1)[0]) if value.size == 1 else None
+    if is_onnx(node, "Expand", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Tile", "Flatten"):
+        return _uniform(facts, owner, node.input[0], depth + 1)
+    if is_onnx(node, "Cast"):
+        below = _uniform(facts, owner, node.input[0], depth + 1)
+        if below is not None:
+            return _Scalar(below.source, (*below.casts, int_attribute(node, "to", 0)))
+    return None
+
+
+@dataclass
+class _Chain:
+    """The item-by-item computation from GatherND on the same indices to an update."""
+
+    group: Group
+    context: Context
+    data: str
+    root: str
+    order: list[NodeProto] = field(default_factory=list)
+    gathers: dict[str, str] = field(default_factory=dict)  # GatherND's output -> what it reads
+    reason: str = ""
+    _seen: set[str] = field(default_factory=set)
+
+    def collect(self, name: str, depth: int) -> bool:
+        """Walk up from ``name``; False with ``reason`` where something is not item by item."""
+        if name in self._seen:
+            return True
+        scope, facts = self.group.scope, self.context.facts
+        node = scope.made_by(name)
+        if node is not None and is_onnx(node, "GatherND") and node.input[1] in self.group.aliases:
+            return self._gather(name, node)
+        if facts.scalar(scope, name) is not None or self._is_trailing_constant(name):
+            return True
+        if node is None:
+            return self._fail(f"{name!r} is not taken from the same places")
+        if depth > 32:
+            return self._fail("the computation is too long")
+        if node.op_type not in _EXACT or not is_onnx(node, node.op_type):
+            return self._fail(f"{node.op_type} is not exact item by item")
+        if node.op_type in ("Div", "Cast") and not self._is_float(node):
+            return self._fail(f"{node.op_type} of unselected integers may differ or fail")
+        if not all(self.collect(each, depth + 1) for each in node.input if each):
+            return False
+        self._seen.add(name)
+        self.order.append(node)
+        return True
+
+    def _gather(self, name: str, node: NodeProto) -> bool:
+        scope, facts = self.group.scope, self.context.facts
+        if self.group.aliases[node.input[1]] is not RANK_LAST or int_attribute(node, "batch_dims", 0):
+            return self._fail("GatherND uses the indices in another way")
+        facts.types.need([(scope, node.input[0]), (scope, self.data)])
+        self.gathers[name] = node.input[0]
+        if not facts.same_shape(scope, node.input[0], self.data):
+            return self._fail(f"{node.input[0]!r} is not surely shaped like {self.data!r}")
+        self._seen.add(name)
+        return True
+
+    def _is_trailing_constant(self, name: str) -> bool:
+        """True for a constant that broadcasts over the dims behind the mask's only."""
+        scope, types = self.group.scope, self.context.facts.types
+        data, mask = types.of(scope, self.data).rank, types.of(scope, self.group.mask).rank
+        value = self.context.facts.constant(scope, name)
+        return (
+            value is not None and data is not None and mask is not None and value.ndim <= data - mask
+        )
+
+    def _is_float(self, node: NodeProto) -> bool:
+        types = self.context.facts.types
+        self.context.facts.types.need([(self.group.scope, node.input[0])])
+        of: TensorType = types.of(self.group.scope, node.input[0])
+        if node.op_type == "Cast":
+            return of.elem_type == TensorProto.BOOL or (
+                of.elem_type in _FLOAT_TYPES and int_attribute(node, "to", 0) in _FLOAT_TYPES
+            )
+        return of.elem_type in _FLOAT_TYPES
+
+    def _fail(self, reason: str) -> bool:
+        self.reason = self.reason or reason
+        return False
+
+    def write(self, tape: Tape) -> str:
+        """The same computation on all items; returns the value that stands for the update."""
+        renamed = dict(self.gathers)
+        for node in self.order:
+            inputs = [renamed.get(each, each) for each in node.input]
+            renamed[node.output[0]] = tape.op(node.op_type, inputs)
+            tape.nodes[-1].attribute.extend(node.attribute)
+        return renamed[self.root]

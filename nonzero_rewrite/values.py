@@ -1,0 +1,304 @@
+"""What can be proved about values without running the model.
+
+Every function here answers from the graph alone and says "no" when in doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
+from nonzero_rewrite.infer import TensorType, Types, tensor_bytes
+
+MAX_FOLDED_ITEMS = 1 << 16
+"""Constants beyond this many items are not folded: a model file is no place for index tables."""
+
+_MAX_DEPTH = 24
+
+_FLOATS = {
+    TensorProto.FLOAT16: 16,
+    TensorProto.FLOAT: 32,
+    TensorProto.DOUBLE: 64,
+}
+_INTS = {
+    TensorProto.INT8: 8,
+    TensorProto.UINT8: 8,
+    TensorProto.INT16: 16,
+    TensorProto.UINT16: 16,
+    TensorProto.INT32: 32,
+    TensorProto.UINT32: 32,
+    TensorProto.INT64: 64,
+    TensorProto.UINT64: 64,
+}
+# Moving items around, or repeating them, makes no zero out of a non-zero; the data is input 0.
+_MOVES = (
+    "Expand",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+)
+_FOLDABLE = frozenset(
+    {
+        *_MOVES,
+        *("Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape", "CumSum", "Div", "Equal"),
+        *("EyeLike", "Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"),
+        *("Mod", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or", "Range", "ReduceSum", "ScatterND"),
+        *("Shape", "Slice", "Split", "Sub", "Trilu", "Where", "Xor"),
+    }
+)
+
+
+def keeps_nonzero(source: int, target: int) -> bool:
+    """True when ``Cast(source -> target)`` maps zero to zero and every non-zero to a non-zero.
+
+    Both are ONNX element types. Narrowing casts are not: 2**32 as INT32 is 0, 1e-40 as FLOAT16 is 0.
+    NaN stays a NaN between float types and is true as BOOL.
+    """
+    if source == target or source == TensorProto.BOOL:
+        return True
+    if source in _INTS:
+        if target in _INTS:
+            return _INTS[target] >= _INTS[source]
+        return target in _FLOATS or target in (TensorProto.BOOL, TensorProto.BFLOAT16)
+    if source in _FLOATS:
+        if target == TensorProto.BOOL:
+            return True
+        return target in _FLOATS and _FLOATS[target] >= _FLOATS[source]
+    if source == TensorProto.BFLOAT16:
+        return target in (TensorProto.BOOL, TensorProto.FLOAT, TensorProto.DOUBLE)
+    return False
+
+
+@dataclass
+class Facts:
+    """Constant values and proofs over one model; ``types`` must know what is asked for.
+
+    Args:
+        types: declared and inferred types.
+        opset: the version of the ONNX domain that the model imports.
+    """
+
+    types: Types
+    opset: int
+
+    def constant(self, scope: Scope, name: str, depth: int = 0) -> NDArray[np.generic] | None:
+        """The value of ``name`` when it follows from constants alone; at most 65536 items."""
+        owner = scope.owner(name)
+        if owner is None or depth > _MAX_DEPTH:
+            return None
+        tensor = owner.initializers.get(name)
+        if tensor is not None:
+            # A graph input with an initializer is a default the caller may replace.
+            return None if owner.is_input(name) else _array(tensor)
+        node = owner.made_by(name)
+        if node is None:
+            return None
+        if is_onnx(node, "Constant"):
+            return _constant_node(node)
+        if node.op_type not in _FOLDABLE or not is_onnx(node, node.op_type):
+            return None
+        if is_onnx(node, "Shape"):
+            return self._static_shape(owner, node)
+        inputs = []
+        for each in node.input:
+            value = self.constant(owner, each, depth + 1) if each else None
+            if each and value is None:
+                return None
+            inputs.append(value)
+        if not _affordable(node, inputs):
+            return None
+        return _evaluate(node, inputs, self.opset, name)
+
+    def _static_shape(self, scope: Scope, node: NodeProto) -> NDArray[np.generic] | None:
+        dims = self.types.of(scope, node.input[0]).dims
+        if dims is None:
+            return None
+        start = int_attribute(node, "start", 0)
+        end = int_attribute(node, "end", len(dims)) if attribute(node, "end") else None
+        chosen = dims[slice(start, end)]
+        if not all(isinstance(dim, int) for dim in chosen):
+            return None
+        return np.array(chosen, dtype=np.int64)
+
+    def fill(self, scope: Scope, name: str, depth: int = 0) -> bool | None:
+        """True when every item of ``name`` is certainly non-zero, False when every item is zero.
+
+        None when neither is certain. Says nothing about how many items there are.
+        """
+        value = self.constant(scope, name)
+        if value is not None:
+            return _fill_of(value)
+        owner = scope.owner(name)
+        node = None if owner is None else owner.made_by(name)
+        if owner is None or node is None or depth > _MAX_DEPTH:
+            return None
+        if is_onnx(node, "ConstantOfShape"):
+            attr = attribute(node, "value")
+            return False if attr is None else _fill_of(numpy_helper.to_array(attr.t))
+        if is_onnx(node, *_MOVES):
+            return self.fill(owner, node.input[0], depth + 1)
+        if is_onnx(node, "Cast"):
+            below = self.fill(owner, node.input[0], depth + 1)
+            source = self.types.of(owner, node.input[0]).elem_type
+            if below is False or keeps_nonzero(source, int_attribute(node, "to", 0)):
+                return below
+        return None
+
+    def scalar(self, scope: Scope, name: str, depth: int = 0) -> str | None:
+        """The one-item value that ``name`` repeats, or None; the name is visible in ``scope``.
+
+        Walks Expand, Reshape, Squeeze, Unsqueeze, Identity and Tile up to a tensor of exactly one
+        item and of rank 0 or 1.
+        """
+        owner = scope.owner(name)
+        if owner is None or depth > _MAX_DEPTH:
+            return None
+        dims = self.types.of(owner, name).dims
+        if dims is not None and len(dims) <= 1 and all(dim == 1 for dim in dims):
+            return name
+        value = self.constant(owner, name)
+        if value is not None and value.size == 1 and value.ndim <= 1:
+            return name
+        node = owner.made_by(name)
+        if node is None or not is_onnx(node, *_MOVES):
+            return None
+        return self.scalar(owner, node.input[0], depth + 1)
+
+    def same_shape(self, scope: Scope, one: str, other: str, axes: int | None = None) -> bool:
+        """True when both surely have equal shapes (or equal first ``axes`` dims).
+
+        Equal static sizes or equal symbols prove a dimension; so does being computed item by item
+        from the other value.
+        """
+        if one == other:
+            return True
+        a, b = self.types.of(scope, one).dims, self.types.of(scope, other).dims
+        if a is not None and b is not None:
+            count = len(b) if axes is None else axes
+            if len(a) != count or len(b) < count or (axes is None and len(a) != len(b)):
+                return False
+            if all(x is not None and x == y for x, y in zip(a, b[:count], strict=True)):
+                return True
+        return axes in (None, len(b or ())) and self._shaped_like(scope, one, other, 0)
+
+    def _shaped_like(self, scope: Scope, name: str, model: str, depth: int) -> bool:
+        """True when ``name`` is computed item by item from ``model`` and one-item operands."""
+        if name == model:
+            return True
+        node = scope.made_by(name)
+        if node is None or depth > _MAX_DEPTH or not is_onnx(node, *ELEMENTWISE):
+            return False
+        return all(
+            self._shaped_like(scope, each, model, depth + 1)
+            for each in node.input
+            if each and self.scalar(scope, each) is None
+        ) and any(self.scalar(scope, each) is None for each in node.input if each)
+
+
+ELEMENTWISE = (
+    *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Erf", "Exp", "Floor"),
+    *("Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+    *("LeakyRelu", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Relu", "Round"),
+    *("Sigmoid", "Sign", "Sqrt", "Sub", "Tanh", "Where", "Xor"),
+)
+"""Operators whose output item depends on the input items at the same place only."""
+
+
+def _fill_of(value: NDArray[np.generic]) -> bool | None:
+    if value.size == 0:
+        return None
+    flags = value != np.zeros((), dtype=value.dtype)
+    return True if bool(np.all(flags)) else (None if bool(np.any(flags)) else False)
+
+
+def _array(tensor: TensorProto) -> NDArray[np.generic] | None:
+    items = int(np.prod(tensor.dims, dtype=object)) if tensor.dims else 1
+    if items > MAX_FOLDED_ITEMS or tensor_bytes(tensor) > 16 * MAX_FOLDED_ITEMS:
+        return None
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError):  # data that does not fill its dims: the model is broken
+        return None
+
+
+def _constant_node(node: NodeProto) -> NDArray[np.generic] | None:
+    for attr in node.attribute:
+        if attr.ref_attr_name:
+            return None
+        if attr.name == "value":
+            return _array(attr.t)
+        if attr.name == "value_int":
+            return np.array(attr.i, dtype=np.int64)
+        if attr.name == "value_ints":
+            return np.array(attr.ints, dtype=np.int64)
+        if attr.name == "value_float":
+            return np.array(attr.f, dtype=np.float32)
+        if attr.name == "value_floats":
+            return np.array(attr.floats, dtype=np.float32)
+    return None
+
+
+def _affordable(node: NodeProto, inputs: list[NDArray[np.generic] | None]) -> bool:
+    """False when evaluating could make a tensor beyond the limit: sizes come from values there."""
+    sizes = [value.size for value in inputs if value is not None]
+    if sum(sizes) > MAX_FOLDED_ITEMS:
+        return False
+    if node.op_type in ("ConstantOfShape", "Expand", "Tile", "OneHot", "Range"):
+        if node.op_type == "Range":
+            start, limit, delta = (float(value) for value in inputs if value is not None)
+            return delta != 0 and abs((limit - start) / delta) <= MAX_FOLDED_ITEMS
+        shape = inputs[0] if node.op_type == "ConstantOfShape" else inputs[1]
+        items = 1
+        for dim in np.ravel(shape) if shape is not None else ():
+            items *= max(int(dim), 1)
+        if node.op_type in ("Expand", "Tile") and inputs[0] is not None:
+            items *= max(inputs[0].size, 1)
+        return 0 <= items <= MAX_FOLDED_ITEMS
+    return True
+
+
+def _evaluate(
+    node: NodeProto, inputs: list[NDArray[np.generic] | None], opset: int, name: str
+) -> NDArray[np.generic] | None:
+    """One node by the ONNX reference evaluator, which is the operator's definition."""
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {
+        each: value for each, value in zip(node.input, inputs, strict=True) if value is not None
+    }
+    graph = onnx.helper.make_graph(
+        [node],
+        "folded",
+        [
+            onnx.helper.make_tensor_value_info(
+                each, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+            )
+            for each, value in feeds.items()
+        ],
+        [onnx.ValueInfoProto(name=name)],
+    )
+    try:
+        model = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8
+        )
+        result = ReferenceEvaluator(model).run([name], feeds)[0]
+    except Exception:  # the evaluator raises anything; a fold that fails is no fold
+        return None
+    value = np.asarray(result)
+    return value if value.size <= MAX_FOLDED_ITEMS else None
+
+
+def type_of_array(value: NDArray[np.generic]) -> TensorType:
+    """The ``TensorType`` of a constant."""
+    return TensorType(
+        int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype)), tuple(int(d) for d in value.shape)
+    )
