@@ -70,7 +70,7 @@ def make_classes(trt: Any) -> PluginClasses:
     ):
         """One node, or one node in one execution context."""
 
-        def __init__(self, config: NonZeroConfig, dtype: Any = None) -> None:
+        def __init__(self, config: NonZeroConfig, node: str, dtype: Any = None) -> None:
             trt.IPluginV3.__init__(self)
             trt.IPluginV3OneCore.__init__(self)
             trt.IPluginV3OneBuild.__init__(self)
@@ -81,6 +81,7 @@ def make_classes(trt: Any) -> PluginClasses:
             self.plugin_namespace = PLUGIN_NAMESPACE
             self.timing_cache_id = _timing_cache_id(config)
             self.config = config
+            self.node = node  # for messages
             self.dtype = dtype
             self.launch: Any = None
             self.failure: Exception | None = None  # of a callback that could not raise it
@@ -91,10 +92,10 @@ def make_classes(trt: Any) -> PluginClasses:
             """This object serves all three capabilities."""
             return self
 
-        @never_raises(lambda self: NonZeroPlugin(self.config))
+        @never_raises(lambda self: NonZeroPlugin(self.config, self.node))
         def clone(self) -> Any:
             """A new plugin of the same settings; per-context state stays here."""
-            new = NonZeroPlugin(self.config, self.dtype)
+            new = NonZeroPlugin(self.config, self.node, self.dtype)
             new.failure = self.failure
             return new
 
@@ -167,7 +168,7 @@ def make_classes(trt: Any) -> PluginClasses:
                     _backend(new.config).compile(new.dtype, new.config)
                 except Exception as error:
                     new.failure = error  # this callback must not raise: on_shape_change does
-                    record("attach_to_context", error)
+                    record("attach_to_context", error, self.node)
             return new
 
         @reported
@@ -213,10 +214,10 @@ def make_classes(trt: Any) -> PluginClasses:
             given = [_from_trt(field) for field in field_collection]
             if phase == trt.TensorRTPhase.RUNTIME:
                 config, input_type = fields.from_engine_fields(given, name)
-                return NonZeroPlugin(config, _dtype_from_onnx(input_type))
+                return NonZeroPlugin(config, name, _dtype_from_onnx(input_type))
             config = fields.from_parser_fields(given, name)
             _backend(config)  # a missing package is known before anything is built
-            return NonZeroPlugin(config)
+            return NonZeroPlugin(config, name)
 
     class UnpatchedCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
         """Serves TensorRT for RTX's importer of plain ONNX NonZero, which passes no fields.
@@ -236,7 +237,7 @@ def make_classes(trt: Any) -> PluginClasses:
         def create_plugin(self, name: str, field_collection: Any, phase: Any) -> Any:
             """The plugin of the ONNX node ``name``, in NonZero's own layout."""
             _backend(self.config)
-            return NonZeroPlugin(self.config)
+            return NonZeroPlugin(self.config, name)
 
     return PluginClasses(NonZeroPlugin, NonZeroCreator, UnpatchedCreator)
 

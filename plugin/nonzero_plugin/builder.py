@@ -175,14 +175,8 @@ class _Build:
         if ok:
             return
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        self.messages.extend(error.desc() for error in errors)
-        first = next((e for e in errors if getattr(e, "node_name", str)()), None)
-        where = f" node {first.node_name()!r} ({first.node_operator()})" if first else ""
-        raise self._failure(
-            "parse",
-            f"could not read{where}" if where else "could not read the model",
-            node=first.node_name() if first else None,
-        )
+        self.messages.extend(error.desc() for error in reversed(errors))
+        raise self._failure("parse", "could not read the model", _stopped_at(errors, model))
 
     def _add_profiles(self, builder: Any, network: Any, config: Any) -> list[dict[str, ShapeRange]]:
         inputs = self._inputs(network)
@@ -239,20 +233,41 @@ class _Build:
         return Monitor()
 
     def _raise_callback_errors(self) -> None:
-        for callback, error in callbacks.take_recorded(any_thread=True):
-            if isinstance(error, NonZeroPluginError):
-                raise error
-            raise RuntimeError(f"plugin callback {callback} failed") from error
+        for entry in callbacks.take_recorded(any_thread=True):
+            if not isinstance(entry.error, NonZeroPluginError):
+                raise RuntimeError(f"plugin callback {entry.callback} failed") from entry.error
+            text = str(entry.error)
+            if entry.node and repr(entry.node) not in text:
+                text = f"node {entry.node!r}: {text}"
+            raise EngineBuildError(
+                f"{self.model_path.name}: {text}",
+                phase="parse" if entry.callback == "create_plugin" else "build",
+                messages=tuple(self.messages),
+                node=entry.node or None,
+            ) from entry.error
 
     def _last_message(self) -> str:
         told = [text for text in self.messages if not diagnose.NOISE.search(text)]
         return (told or self.messages or [""])[-1]
 
-    def _failure(self, phase: str, what: str, node: str | None = None) -> EngineBuildError:
-        text, found = diagnose.explain(self.messages, self.model)
+    def _failure(
+        self, phase: str, what: str, node: onnx.NodeProto | None = None
+    ) -> EngineBuildError:
+        text, found = diagnose.explain(self.messages, self.model, node)
         return EngineBuildError(
             f"{self.model_path.name}: {self.name} {what}" + (f", {text}" if text else ""),
             phase=phase,
             messages=tuple(self.messages),
-            node=node or found,
+            node=found,
         )
+
+
+def _stopped_at(errors: list[Any], model: onnx.ModelProto) -> onnx.NodeProto | None:
+    """The main graph's node that a parser error counts to; inside functions it counts otherwise."""
+    for error in errors:
+        index = error.node()
+        if 0 <= index < len(model.graph.node):
+            node = model.graph.node[index]
+            if node.op_type == error.node_operator() and node.name == error.node_name():
+                return node
+    return None

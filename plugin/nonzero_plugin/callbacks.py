@@ -11,38 +11,50 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one callback raised, and the node it was working for where that is known."""
+
+    callback: str
+    error: Exception
+    node: str
+    thread: int
+
+
 _lock = threading.Lock()
-_recorded: list[tuple[int, str, Exception]] = []
+_recorded: list[Recorded] = []
 _LIMIT = 64  # a caller that never looks must not collect errors for ever
 
 
-def record(callback: str, error: Exception) -> None:
+def record(callback: str, error: Exception, node: str = "") -> None:
     """Keeps ``error`` for the thread that is inside TensorRT now."""
     logger.debug("plugin callback %s raised %s", callback, error)
     with _lock:
-        _recorded.append((threading.get_ident(), callback, error))
+        _recorded.append(Recorded(callback, error, node, threading.get_ident()))
         del _recorded[:-_LIMIT]
 
 
-def take_recorded(*, any_thread: bool = False) -> list[tuple[str, Exception]]:
+def take_recorded(*, any_thread: bool = False) -> list[Recorded]:
     """Hands out, oldest first, what callbacks on this thread (or on any) raised, and forgets it."""
     here = threading.get_ident()
     with _lock:
-        mine = [entry for entry in _recorded if any_thread or entry[0] == here]
+        mine = [entry for entry in _recorded if any_thread or entry.thread == here]
         _recorded[:] = [entry for entry in _recorded if entry not in mine]
-    return [(callback, error) for _, callback, error in mine]
+    return mine
 
 
 def raise_recorded(*, any_thread: bool = False) -> None:
     """Raises the first error a callback recorded, as what it is; returns if there is none."""
-    for _, error in take_recorded(any_thread=any_thread):
-        raise error
+    for entry in take_recorded(any_thread=any_thread):
+        raise entry.error
 
 
 def reported(method: F) -> F:
@@ -53,7 +65,7 @@ def reported(method: F) -> F:
         try:
             return method(self, *args)
         except Exception as error:
-            record(method.__name__, error)
+            record(method.__name__, error, getattr(self, "node", ""))
             raise
 
     return wrapper  # type: ignore[return-value]
@@ -68,7 +80,7 @@ def never_raises(fallback: Callable[[Any], Any]) -> Callable[[F], F]:
             try:
                 return method(self, *args)
             except Exception as error:
-                record(method.__name__, error)
+                record(method.__name__, error, getattr(self, "node", ""))
                 return fallback(self)
 
         return wrapper  # type: ignore[return-value]

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import onnx
 
+from nonzero_plugin.contract import OP_TYPE
 from nonzero_plugin.onnx_file import node_label, nonzero_ancestors, walk_nodes
 
 NOISE = re.compile(
     r"cudaError 35|CUDA lazy loading is not enabled|driver version is insufficient"
     r"|Attribute (index_type|max_nonzero) not found in plugin node"
     r"|Make sure (input|output) .* has Int64 binding"
+    r"|--- (Begin|End) node ---|ERROR: .*In node -?\d+ with name:|While parsing node number"
 )
 """Lines that accompany builds without a GPU, or any build of our nodes, and explain no failure."""
 
@@ -60,6 +62,15 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "memory ran out; give a smaller maximum in --profile, --set-max-nonzero, or --workspace",
     ),
     (
+        r"ROIAlign plugin was not found",
+        "this TensorRT finds no plugin for RoiAlign; end the engine before it and run it outside",
+    ),
+    (
+        r"Only FLOAT32, FLOAT16.*NonZero|Only FLOAT32, FLOAT16, BFLOAT16",
+        "TensorRT's NonZero takes no such type; rewrite the model with nonzero-rewrite, or cast "
+        "the mask to BOOL",
+    ),
+    (
         r"Plugin not found|Cannot find plugin|not found in (the )?[Pp]lugin [Rr]egistry",
         "a plugin other than NonZeroPlugin is missing; `nonzero-rewrite doctor MODEL` lists which",
     ),
@@ -76,7 +87,7 @@ def find_node(messages: Sequence[str], model: onnx.ModelProto) -> onnx.NodeProto
     names: dict[str, onnx.NodeProto] = {}
     for _, node in walk_nodes(model.graph):
         for name in (*node.output, node.name):
-            if name:
+            if len(name) > 2:  # a tensor called "6" stands in half of all messages
                 names[name] = node
     for message in reversed(messages):
         found = [name for name in names if name in message and _stands_alone(name, message)]
@@ -86,7 +97,8 @@ def find_node(messages: Sequence[str], model: onnx.ModelProto) -> onnx.NodeProto
 
 
 def _stands_alone(name: str, message: str) -> bool:
-    return re.search(rf"(?<![\w/.]){re.escape(name)}(?![\w/])", message) is not None
+    # TensorRT appends a number where one ONNX node became several layers.
+    return re.search(rf"(?<![\w/.]){re.escape(name)}(_\d+)?(?![\w/])", message) is not None
 
 
 def advice(messages: Sequence[str]) -> str | None:
@@ -98,10 +110,30 @@ def advice(messages: Sequence[str]) -> str | None:
     return None
 
 
-def explain(messages: Sequence[str], model: onnx.ModelProto | None) -> tuple[str, str | None]:
-    """The sentence that follows "TensorRT failed", and the node's label where one was named."""
+def suspects(model: onnx.ModelProto) -> list[str]:
+    """NonZero nodes in a place that TensorRT cannot build, whatever it says or does about it."""
+    return [
+        f"{node_label(node)!r} in {where.lstrip('/')}"
+        for where, node in walk_nodes(model.graph)
+        if where and node.op_type in (OP_TYPE, "NonZero")
+    ]
+
+
+def explain(
+    messages: Sequence[str],
+    model: onnx.ModelProto | None,
+    node: onnx.NodeProto | None = None,
+) -> tuple[str, str | None]:
+    """The sentence that follows "TensorRT failed", and the node's label where one is known.
+
+    Args:
+        messages: TensorRT's errors, latest last.
+        model: the model it worked on.
+        node: the node it stopped at, where it said so itself.
+    """
     told = [message for message in messages if not NOISE.search(message)]
-    node = find_node(told, model) if model is not None else None
+    if node is None and model is not None:
+        node = find_node(told, model)
     parts: list[str] = []
     label = None
     if node is not None and model is not None:
@@ -111,10 +143,14 @@ def explain(messages: Sequence[str], model: onnx.ModelProto | None) -> tuple[str
         if ancestors:
             more = f" and {len(ancestors) - 3} more" if len(ancestors) > 3 else ""
             listed = ", ".join(repr(name) for name in ancestors[:3])
-            parts.append(f"which descends from NonZero {listed}{more}")
+            parts[-1] += f", which descends from NonZero {listed}{more}"
     if told:
         parts.append(f"TensorRT says: {told[-1].strip()}")
     hint = advice(told)
+    inner = suspects(model) if model is not None and hint is None else []
+    if inner:
+        label = label or inner[0].partition("'")[2].partition("'")[0]
+        hint = f"NonZero {', '.join(inner[:3])}: {_ADVICE[0][1]}"
     if hint is None and any(_LIBRARY_FAULT.search(message) for message in told):
         hint = (
             "this is a fault inside TensorRT; a newer version may build it, and the messages above "

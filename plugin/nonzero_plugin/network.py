@@ -63,7 +63,7 @@ def add_nonzero(
             "ONNX model, rewrite it with nonzero-rewrite and parse that"
         )
     register(trt)
-    layer = network.add_plugin_v3([tensor], [], make_classes(trt).plugin(config))
+    layer = network.add_plugin_v3([tensor], [], make_classes(trt).plugin(config, name or ""))
     raise_recorded()
     if layer is None:
         raise ContractError("TensorRT refused the NonZeroPlugin layer; its log says why")
