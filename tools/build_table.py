@@ -94,11 +94,14 @@ def build_one(path: Path, name: Path, arguments: argparse.Namespace) -> Row:
 
 
 def rewrite(path: Path, output: Path) -> onnx.ModelProto:
-    """The patched model, saved with references to external data made absolute by copying none."""
-    import nonzero_rewrite
+    """The patched model, saved with its data files beside it."""
+    from nonzero_rewrite.load import load_model
+    from nonzero_rewrite.rewrite import rewrite as rewrite_loaded
+    from nonzero_rewrite.write import write_model
 
-    result = nonzero_rewrite.rewrite_model(path)
-    onnx.save(result.model, output)
+    loaded = load_model(path)
+    result = rewrite_loaded(loaded.model)
+    write_model(result.model, loaded, output)
     return result.model
 
 
