@@ -26,7 +26,10 @@ SPAN_ITEMS = 1024
 SMALL_TILE_ITEMS = WARPS * SPAN_ITEMS
 SMALL_TILES = 8
 """Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
-LARGE_TILE_BYTES = 65536
+LARGE_TILE_SPANS = {1: 8, 2: 4, 4: 4, 8: 4}
+"""Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
+LARGE_TILE_BLOCKS = 8
+"""Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
 LARGE_FROM_BYTES = 1 << 26
 """Inputs of at least this size use the larger tile in the one-pass kernel."""
 LARGE_UNIT_SPANS = 32
@@ -59,8 +62,8 @@ def num_items(dims: tuple[int, ...]) -> int:
 
 
 def large_tile_items(dtype: DType) -> int:
-    """Items of a large tile: 64 KiB of input, at least one span a warp."""
-    return LARGE_TILE_BYTES // dtype.itemsize
+    """Items of a large tile of the one-pass kernel."""
+    return WARPS * LARGE_TILE_SPANS[dtype.itemsize] * SPAN_ITEMS
 
 
 def is_one_pass(rank: int, config: NonZeroConfig) -> bool:
@@ -136,7 +139,8 @@ def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[s
         "BLOCK_THREADS": BLOCK_THREADS,
         "SPAN_ITEMS": SPAN_ITEMS,
         "ALIGNMENT": ALIGNMENT,
-        "LARGE_TILE_BYTES": LARGE_TILE_BYTES,
+        "LARGE_TILE_SPANS": LARGE_TILE_SPANS[dtype.itemsize],
+        "LARGE_TILE_BLOCKS": LARGE_TILE_BLOCKS,
     }
 
 

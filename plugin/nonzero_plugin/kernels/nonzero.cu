@@ -31,7 +31,7 @@
 // vectors can be loaded; the item at v is item v - head of the tensor.
 //
 // Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
-// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, LARGE_TILE_BYTES.
+// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, LARGE_TILE_SPANS (a warp's), LARGE_TILE_BLOCKS (a processor's).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -50,10 +50,13 @@ typedef u64 word_t;
 
 #if INDEX_BYTES == 4
 typedef int index_t;
+typedef int2 pair_t;
 #else
 typedef long long index_t;
+typedef longlong2 pair_t;
 #endif
 
+// Item positions and row numbers.
 #if WIDE
 typedef u64 flat_t;
 #else
@@ -62,8 +65,9 @@ typedef u32 flat_t;
 
 #define ALL_LANES 0xffffffffu
 #define WARPS (BLOCK_THREADS / 32)
-#define LARGE_TILE_SPANS (LARGE_TILE_BYTES / (WARPS * SPAN_ITEMS * WORD_BYTES))  // a warp
-#define FLAG_SPANS (WORD_BYTES < 4 ? 4 / WORD_BYTES : 1)                          // a warp and step
+#define FLAG_SPANS (WORD_BYTES < 4 ? 4 / WORD_BYTES : 1)  // loaded together by a warp
+#define GROUP_SPANS 4                                     // written together by a warp, if sparse
+#define LINE_INDICES (128 / INDEX_BYTES)                  // of one cache line
 // Two u16 of padding after every 32 entries: lanes that write full words meet 32 different banks.
 #define STAGE_SLOT(i) ((i) + (((i) >> 5) << 1))
 #define STAGE_SLOTS (SPAN_ITEMS + 2 * (SPAN_ITEMS / 32))
@@ -244,7 +248,7 @@ __device__ __forceinline__ u32 warp_sum(u32 x)
 #endif
 }
 
-__device__ __forceinline__ u64 warp_sum_wide(u64 x)
+__device__ __forceinline__ u64 warp_sum(u64 x)
 {
 #pragma unroll
     for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(ALL_LANES, x, d);
@@ -278,7 +282,8 @@ __device__ __forceinline__ flat_t divide(flat_t x, flat_t multiplier, u32 shift)
 // keeps to one column. The coordinate is flat / stride[column] mod extent[column], and the quotient
 // by the product of both is flat / stride[column - 1].
 struct Writer {
-    u32 row, rows_per_step;  // rank_last: first row (SPAN_ITEMS: none) and rows in a step of the warp
+    u32 row, rows_per_step;  // rank_last: first row (none: beyond any) and rows in a step of the warp
+    u32 skew_mask;           // rank_last: rows past the start of a cache line, where rows divide one
     flat_t inner, outer, extent;
     u32 inner_shift, outer_shift;
 };
@@ -289,7 +294,8 @@ __device__ __forceinline__ Writer make_writer(const Params &p, u32 lane)
     w.rows_per_step = 32 / p.rank;
     const u32 row = lane / p.rank, column = lane - row * p.rank;
     const u32 before = column ? column - 1 : 0;
-    w.row = row < w.rows_per_step ? row : SPAN_ITEMS;
+    w.row = row < w.rows_per_step ? row : 2 * SPAN_ITEMS;
+    w.skew_mask = p.rank & (p.rank - 1) ? 0 : LINE_INDICES / p.rank - 1;
     w.inner = (flat_t)p.multiplier[column];
     w.inner_shift = p.shift[column];
     w.outer = (flat_t)p.multiplier[before];
@@ -298,57 +304,133 @@ __device__ __forceinline__ Writer make_writer(const Params &p, u32 lane)
     return w;
 }
 
-// Writes the rows of one span: flags is the lane's word, flat the item of the span's first position,
-// row the output row of its first non-zero item, num_rows K (only rank_first needs it exact).
-__device__ __forceinline__ void write_span(const Params &p, const Writer &w, u32 flags, flat_t flat,
-                                           u64 row, u64 num_rows, u16 *stage, u32 lane)
+// One row of [rank, K] for staged items: the coordinate along one dimension. The first dimension
+// needs no remainder (OUTER), the last no quotient (INNER).
+template <bool INNER, bool OUTER>
+__device__ __forceinline__ void write_dimension(const Params &p, u32 d, flat_t flat, flat_t row, u32 total,
+                                                flat_t num_rows, const u16 *stage, u32 lane)
 {
-    const u32 count = __popc(flags);
-    const u32 inclusive = warp_inclusive_sum(count, lane);
-    u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
-    if (total == 0 || row >= num_rows) return;
-    if (total > num_rows - row) total = (u32)(num_rows - row);
-
-    u32 slot = inclusive - count;
-    while (flags) {
-        stage[STAGE_SLOT(slot)] = (u16)(lane * 32 + __ffs(flags) - 1);
-        flags &= flags - 1;
-        slot++;
+    const u64 start = (u64)d * num_rows + row;
+    index_t *out = p.d_indices + start;
+    const flat_t inner = (flat_t)p.multiplier[d], outer = OUTER ? (flat_t)p.multiplier[d - 1] : 0;
+    const u32 inner_shift = p.shift[d], outer_shift = OUTER ? p.shift[d - 1] : 0;
+    const flat_t extent = (flat_t)p.extent[d];
+    // Whole cache lines a store, but for the ends.
+    for (int r = (int)lane - (int)(start & (LINE_INDICES - 1)); r < (int)total; r += 32) {
+        if (r < 0) continue;
+        const flat_t item = flat + stage[STAGE_SLOT(r)];
+        flat_t coordinate = INNER ? divide(item, inner, inner_shift) : item;
+        if (OUTER) coordinate -= divide(item, outer, outer_shift) * extent;
+        out[r] = (index_t)coordinate;
     }
-    __syncwarp();  // the stage is filled before other lanes read it
+}
 
-    if (p.rank_last) {
-        index_t *out = p.d_indices + row * p.rank + lane;
+// Writes rows row .. row + total - 1 for the staged items, which are offsets from item flat.
+__device__ __forceinline__ void write_rows(const Params &p, const Writer &w, flat_t flat, flat_t row, u32 total,
+                                           flat_t num_rows, const u16 *stage, u32 lane)
+{
+    if (!p.rank_last) {
+        write_dimension<true, false>(p, 0, flat, row, total, num_rows, stage, lane);
+        for (u32 d = 1; d < p.rank - 1; d++)
+            write_dimension<true, true>(p, d, flat, row, total, num_rows, stage, lane);
+        write_dimension<false, true>(p, p.rank - 1, flat, row, total, num_rows, stage, lane);
+    } else if (p.rank == 2 && (u64)p.d_indices % sizeof(pair_t) == 0) {
+        pair_t *out = (pair_t *)p.d_indices + row;
+        const flat_t outer = (flat_t)p.multiplier[0], extent = (flat_t)p.extent[1];
+        const u32 shift = p.shift[0];
+        for (int r = (int)lane - (int)(row & w.skew_mask); r < (int)total; r += 32) {
+            if (r < 0) continue;
+            const flat_t item = flat + stage[STAGE_SLOT(r)];
+            const flat_t quotient = divide(item, outer, shift);
+            pair_t pair;
+            pair.x = (index_t)quotient;
+            pair.y = (index_t)(item - quotient * extent);
+            out[r] = pair;
+        }
+    } else {
+        const int skew = (int)((u32)row & w.skew_mask);
+        index_t *out = p.d_indices + (u64)row * p.rank - skew * (int)p.rank + lane;
         const u32 step = w.rows_per_step * p.rank;
-#pragma unroll 2
-        for (u32 r = w.row; r < total; r += w.rows_per_step) {
+        for (int r = (int)w.row - skew; r < (int)total; r += w.rows_per_step, out += step) {
+            if (r < 0) continue;
             const flat_t item = flat + stage[STAGE_SLOT(r)];
             *out = (index_t)(divide(item, w.inner, w.inner_shift) -
                              divide(item, w.outer, w.outer_shift) * w.extent);
-            out += step;
-        }
-    } else {
-        for (u32 r = lane; r < total; r += 32) {
-            const flat_t item = flat + stage[STAGE_SLOT(r)];
-            index_t *out = p.d_indices + row + r;
-            flat_t outer = 0;
-            for (u32 d = 0; d < p.rank; d++) {
-                const flat_t inner = divide(item, (flat_t)p.multiplier[d], p.shift[d]);
-                *out = (index_t)(inner - outer * (flat_t)p.extent[d]);
-                out += num_rows;
-                outer = inner;
-            }
         }
     }
-    __syncwarp();  // the stage is read before the next span fills it
 }
 
-__device__ __forceinline__ u64 write_count(const Params &p, u64 nonzeros)
+// Puts the offsets of set flags on the stage; flags covers the 32 items from offset on.
+__device__ __forceinline__ void stage_word(u16 *stage, u32 &slot, u32 flags, u32 offset)
 {
-    const u64 rows = nonzeros < p.max_rows ? nonzeros : p.max_rows;
-    *p.d_count = (long long)rows;
-    if (p.d_required && nonzeros > rows) *(volatile u64 *)p.d_required = nonzeros;
-    return rows;
+    while (flags) {
+        stage[STAGE_SLOT(slot)] = (u16)(offset + __ffs(flags) - 1);
+        flags &= flags - 1;
+        slot++;
+    }
+}
+
+__device__ __forceinline__ u32 limit_rows(u32 total, flat_t row, flat_t num_rows)
+{
+    return row >= num_rows ? 0 : (u32)min((flat_t)total, num_rows - row);
+}
+
+// Writes the rows of one span and returns how many it has: flags is the lane's word, flat the item of
+// the span's first position, row the output row of its first non-zero item, num_rows K (rank_last: K
+// or anything between K and max_rows).
+__device__ __forceinline__ u32 write_span(const Params &p, const Writer &w, u32 flags, flat_t flat, flat_t row,
+                                          flat_t num_rows, u16 *stage, u32 lane)
+{
+    const u32 count = __popc(flags);
+    const u32 inclusive = warp_inclusive_sum(count, lane);
+    const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
+    const u32 rows = limit_rows(total, row, num_rows);
+    if (rows) {
+        u32 slot = inclusive - count;
+        stage_word(stage, slot, flags, lane * 32);
+        __syncwarp();  // the stage is filled before other lanes read it
+        write_rows(p, w, flat, row, rows, num_rows, stage, lane);
+        __syncwarp();  // the stage is read before it is filled again
+    }
+    return total;
+}
+
+// The same for GROUP_SPANS spans whose words are in memory, in one go when they fit the stage.
+__device__ __forceinline__ u32 write_group(const Params &p, const Writer &w, const u32 *bits, flat_t flat,
+                                           flat_t row, flat_t num_rows, u16 *stage, u32 lane)
+{
+    const uint4 flags = ((const uint4 *)bits)[lane];
+    const u32 count = __popc(flags.x) + __popc(flags.y) + __popc(flags.z) + __popc(flags.w);
+    const u32 inclusive = warp_inclusive_sum(count, lane);
+    const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
+    if (total > SPAN_ITEMS) {
+        for (u32 s = 0; s < GROUP_SPANS; s++)
+            row += write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, row, num_rows, stage, lane);
+        return total;
+    }
+    const u32 rows = limit_rows(total, row, num_rows);
+    if (rows) {
+        u32 slot = inclusive - count;
+        stage_word(stage, slot, flags.x, lane * 128);
+        stage_word(stage, slot, flags.y, lane * 128 + 32);
+        stage_word(stage, slot, flags.z, lane * 128 + 64);
+        stage_word(stage, slot, flags.w, lane * 128 + 96);
+        __syncwarp();  // the stage is filled before other lanes read it
+        write_rows(p, w, flat, row, rows, num_rows, stage, lane);
+        __syncwarp();  // the stage is read before it is filled again
+    }
+    return total;
+}
+
+__device__ __forceinline__ flat_t count_rows(const Params &p, u64 nonzeros)
+{
+    return (flat_t)(nonzeros < p.max_rows ? nonzeros : p.max_rows);
+}
+
+__device__ __forceinline__ void write_count(const Params &p, u64 nonzeros)
+{
+    *p.d_count = (long long)count_rows(p, nonzeros);
+    if (p.d_required && nonzeros > p.max_rows) *(volatile u64 *)p.d_required = nonzeros;
 }
 
 // ---- few items: every block counts what comes before its tile ------------------------------------
@@ -375,7 +457,7 @@ nonzero_small(const __grid_constant__ Params p)
     }
     before = warp_sum(before);
     total = warp_sum(total);
-    const u32 count = warp_sum(__popc(mine[0]));
+    const u32 count = warp_sum((u32)__popc(mine[0]));
     if (lane == 0) {
         warp_before[warp] = before;
         warp_total[warp] = total;
@@ -383,16 +465,15 @@ nonzero_small(const __grid_constant__ Params p)
     }
     __syncthreads();  // every warp's sums are in shared memory
 
-    u64 row = 0, nonzeros = 0;
+    flat_t row = 0, nonzeros = 0;
     for (u32 i = 0; i < WARPS; i++) {
         row += warp_before[i];
         nonzeros += warp_total[i];
         if (i < warp) row += warp_count[i];
     }
-    const u64 rows = nonzeros < p.max_rows ? nonzeros : p.max_rows;
     if (blockIdx.x == p.num_tiles - 1 && threadIdx.x == 0) write_count(p, nonzeros);
     const flat_t v = (flat_t)(blockIdx.x * WARPS + warp) * SPAN_ITEMS;
-    write_span(p, w, mine[0], v - in.begin, row, rows, stage[warp], lane);
+    write_span(p, w, mine[0], v - in.begin, row, count_rows(p, nonzeros), stage[warp], lane);
 }
 
 // ---- [K, rank] in one pass: decoupled look-back --------------------------------------------------
@@ -429,34 +510,27 @@ __device__ __forceinline__ u64 look_back(const u64 *status, u32 tile, u32 lane)
             needed = inclusive ? (inclusive & -inclusive) - 1 : ALL_LANES;
         } while (__ballot_sync(ALL_LANES, seen == 0) & needed);
         const bool counts = (needed >> lane) & 1;
-        before += warp_sum(counts ? (u32)seen : 0);  // partial: at most a tile
+        before += warp_sum(counts ? (u32)seen : 0u);  // partial: at most a tile
         if (inclusive)
             return before + (__shfl_sync(ALL_LANES, seen, __ffs(inclusive) - 1) & STATUS_VALUE);
     }
 }
 
-template <int SPANS>
-__device__ __forceinline__ void select_tile(const Params &p)
+// Draws the block's tile.
+__device__ __forceinline__ u32 draw_tile(const Params &p)
 {
-    __shared__ u16 stage[WARPS][STAGE_SLOTS];
-    __shared__ u32 warp_count[WARPS];
-    __shared__ u64 warp_row[WARPS];
     __shared__ u32 ticket;
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    u64 *const status = (u64 *)p.d_workspace + 1;
-
     if (threadIdx.x == 0) ticket = (u32)atomicAdd((u64 *)p.d_workspace, 1ull);
     __syncthreads();  // the ticket is drawn
-    const u32 tile = ticket;
+    return ticket;
+}
 
-    const Input in = open_input(p);
-    const flat_t v = ((flat_t)tile * WARPS + warp) * (SPANS * SPAN_ITEMS);
-    u32 flags[SPANS];
-    load_spans<SPANS>(flags, in, v, p.mask, lane);
-    u32 count = 0;
-#pragma unroll
-    for (int s = 0; s < SPANS; s++) count += __popc(flags[s]);
-    count = warp_sum(count);
+// The first row of the calling warp, whose part of the tile has count non-zeros in all.
+__device__ __forceinline__ flat_t place_tile(const Params &p, u32 tile, u32 count, u32 warp, u32 lane)
+{
+    __shared__ u32 warp_count[WARPS];
+    __shared__ flat_t warp_row[WARPS];
+    u64 *const status = (u64 *)p.d_workspace + 1;
     if (lane == 0) warp_count[warp] = count;
     __syncthreads();  // every warp's count is in shared memory
 
@@ -473,25 +547,53 @@ __device__ __forceinline__ void select_tile(const Params &p)
             store_status(status + tile, STATUS_INCLUSIVE | (before + tile_count));
             if (tile == p.num_tiles - 1) write_count(p, before + tile_count);
         }
-        if (lane < WARPS) warp_row[lane] = before + inclusive - own;
+        if (lane < WARPS) warp_row[lane] = (flat_t)before + inclusive - own;
     }
     __syncthreads();  // the first row of every warp is in shared memory
-
-    const Writer w = make_writer(p, lane);
-    u64 row = warp_row[warp];
-#pragma unroll
-    for (int s = 0; s < SPANS; s++) {
-        const u32 in_span = warp_sum(__popc(flags[s]));
-        write_span(p, w, flags[s], v + s * SPAN_ITEMS - in.begin, row, p.max_rows, stage[warp], lane);
-        row += in_span;
-    }
+    return warp_row[warp];
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
-nonzero_select_small(const __grid_constant__ Params p) { select_tile<1>(p); }
+nonzero_select_small(const __grid_constant__ Params p)
+{
+    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const u32 tile = draw_tile(p);
+    const Input in = open_input(p);
+    const flat_t v = ((flat_t)tile * WARPS + warp) * SPAN_ITEMS;
+    u32 flags[1];
+    load_spans<1>(flags, in, v, p.mask, lane);
+    const flat_t row = place_tile(p, tile, warp_sum((u32)__popc(flags[0])), warp, lane);
+    const Writer w = make_writer(p, lane);
+    write_span(p, w, flags[0], v - in.begin, row, p.max_rows, stage[warp], lane);
+}
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
-nonzero_select_large(const __grid_constant__ Params p) { select_tile<LARGE_TILE_SPANS>(p); }
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, LARGE_TILE_BLOCKS)
+nonzero_select_large(const __grid_constant__ Params p)
+{
+    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ __align__(16) u32 bits[WARPS][LARGE_TILE_SPANS * 32];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const u32 tile = draw_tile(p);
+    const Input in = open_input(p);
+    const flat_t v = ((flat_t)tile * WARPS + warp) * (LARGE_TILE_SPANS * SPAN_ITEMS);
+    u32 count = 0;
+#pragma unroll 1
+    for (u32 step = 0; step < LARGE_TILE_SPANS; step += FLAG_SPANS) {
+        u32 flags[FLAG_SPANS];
+        load_spans<FLAG_SPANS>(flags, in, v + step * SPAN_ITEMS, p.mask, lane);
+#pragma unroll
+        for (int s = 0; s < FLAG_SPANS; s++) {
+            bits[warp][(step + s) * 32 + lane] = flags[s];
+            count += __popc(flags[s]);
+        }
+    }
+    flat_t row = place_tile(p, tile, warp_sum(count), warp, lane);
+    const Writer w = make_writer(p, lane);
+    for (u32 s = 0; s < LARGE_TILE_SPANS; s += GROUP_SPANS)
+        row += write_group(p, w, &bits[warp][s * 32], v + s * SPAN_ITEMS - in.begin, row, p.max_rows, stage[warp],
+                           lane);
+}
 
 // ---- [rank, K] in two passes: flags, then rows ---------------------------------------------------
 
@@ -512,7 +614,7 @@ __device__ __forceinline__ Flags open_flags(const Params &p, u32 spans)
 
 // One block a segment. Segments begin and end at whole steps of WARPS * FLAG_SPANS spans; positions
 // past the input get empty words.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 8)
 nonzero_flag(const __grid_constant__ Params p)
 {
     __shared__ u32 warp_count[WARPS];
@@ -531,7 +633,7 @@ nonzero_flag(const __grid_constant__ Params p)
 #pragma unroll
         for (int s = 0; s < FLAG_SPANS; s++) {
             f.bits[(u64)(span + s) * 32 + lane] = flags[s];
-            const u32 count = warp_sum(__popc(flags[s]));
+            const u32 count = warp_sum((u32)__popc(flags[s]));
             if (lane == s) f.span_count[span + s] = (u16)count;
             total += count;
         }
@@ -551,14 +653,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 nonzero_write(const __grid_constant__ Params p)
 {
     __shared__ u16 stage[WARPS][STAGE_SLOTS];
-    __shared__ u64 warp_before[WARPS], warp_total[WARPS];
+    __shared__ flat_t warp_before[WARPS], warp_total[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 spans = p.num_tiles * p.unit_spans;
     const Flags f = open_flags(p, spans);
     const u32 unit = blockIdx.x, unit_span = unit * p.unit_spans;
     const u32 segment = unit / p.units_per_segment;
 
-    u64 before = 0, total = 0;
+    flat_t before = 0, total = 0;
     for (u32 i = threadIdx.x; i < p.num_segments; i += BLOCK_THREADS) {
         const u32 count = f.segment_count[i];
         total += count;
@@ -569,8 +671,8 @@ nonzero_write(const __grid_constant__ Params p)
     const u32 *pairs = (const u32 *)(f.span_count + segment_span);
     for (u32 i = threadIdx.x; i < (unit_span - segment_span) / 2; i += BLOCK_THREADS)
         before += (pairs[i] & 0xffff) + (pairs[i] >> 16);
-    before = warp_sum_wide(before);
-    total = warp_sum_wide(total);
+    before = warp_sum(before);
+    total = warp_sum(total);
     if (lane == 0) {
         warp_before[warp] = before;
         warp_total[warp] = total;
@@ -579,21 +681,24 @@ nonzero_write(const __grid_constant__ Params p)
     const u32 below = warp_inclusive_sum(own, lane) - own;
     __syncthreads();  // every warp's sums are in shared memory
 
-    u64 unit_row = 0, nonzeros = 0;
+    flat_t row = 0, nonzeros = 0;
+#pragma unroll
     for (u32 i = 0; i < WARPS; i++) {
-        unit_row += warp_before[i];
+        row += warp_before[i];
         nonzeros += warp_total[i];
     }
-    const u64 rows = nonzeros < p.max_rows ? nonzeros : p.max_rows;
     if (unit == 0 && threadIdx.x == 0) write_count(p, nonzeros);
 
+    // A warp's share: one span of a small unit, or one group of a large one.
     const Input in = open_input(p);
+    const u32 first = warp * (p.unit_spans / WARPS), span = unit_span + first;
+    row += __shfl_sync(ALL_LANES, below, first);
+    const u32 *bits = f.bits + (u64)span * 32;
+    const flat_t flat = (flat_t)span * SPAN_ITEMS - in.begin;
+    const flat_t rows = count_rows(p, nonzeros);
     const Writer w = make_writer(p, lane);
-    for (u32 s = warp; s < p.unit_spans; s += WARPS) {
-        if (__shfl_sync(ALL_LANES, own, s) == 0) continue;
-        const u64 row = unit_row + __shfl_sync(ALL_LANES, below, s);
-        const u32 span = unit_span + s;
-        write_span(p, w, f.bits[(u64)span * 32 + lane], (flat_t)span * SPAN_ITEMS - in.begin, row, rows,
-                   stage[warp], lane);
-    }
+    if (p.unit_spans == WARPS * GROUP_SPANS)
+        write_group(p, w, bits, flat, row, rows, stage[warp], lane);
+    else
+        write_span(p, w, bits[lane], flat, row, rows, stage[warp], lane);
 }
