@@ -18,11 +18,19 @@ NOISE = re.compile(
 )
 """Lines that accompany builds without a GPU, or any build of our nodes, and explain no failure."""
 
+_IN_BRANCH = (
+    "a NonZero inside an If or Loop body cannot be built; move the mask out of the branch, or fold "
+    "the condition to a constant before export"
+)
+_OF_CONSTANT = (
+    "a plugin on constants cannot be built; fold it (polygraphy surgeon sanitize "
+    "--fold-constants), or remove the initializer if the name is meant to be an input"
+)
+
 _ADVICE: tuple[tuple[str, str], ...] = (
     (
         r"Data-dependent shapes are only allowed in the top-level scope",
-        "a NonZero inside an If or Loop body cannot be built; move the mask out of the branch, or "
-        "fold the condition to a constant before export",
+        _IN_BRANCH,
     ),
     (
         r"NonMaxSuppression|NMSLayer|kNMS|NON_MAX_SUPPRESSION",
@@ -62,6 +70,11 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "memory ran out; give a smaller maximum in --profile, --set-max-nonzero, or --workspace",
     ),
     (
+        r"ScatterND with reduction",
+        "TensorRT's ScatterND only overwrites; export index_put without accumulate, or add up with "
+        "a matrix product over one-hot indices",
+    ),
+    (
         r"ROIAlign plugin was not found",
         "this TensorRT finds no plugin for RoiAlign; end the engine before it and run it outside",
     ),
@@ -72,11 +85,12 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Plugin not found|Cannot find plugin|not found in (the )?[Pp]lugin [Rr]egistry",
-        "a plugin other than NonZeroPlugin is missing; `nonzero-rewrite doctor MODEL` lists which",
+        "TensorRT has no such operator and no plugin of that name is registered; register its "
+        "plugin, or run that part outside the engine (see `nonzero-rewrite doctor MODEL`)",
     ),
 )
 
-_LIBRARY_FAULT = re.compile(r"Error Code 2|Internal Error|Assertion|Unexpected exception|outermost")
+_LIBRARY_FAULT = re.compile(r"Error Code 2|Internal Error|Unexpected exception")
 
 
 def find_node(messages: Sequence[str], model: onnx.ModelProto) -> onnx.NodeProto | None:
@@ -110,13 +124,20 @@ def advice(messages: Sequence[str]) -> str | None:
     return None
 
 
-def suspects(model: onnx.ModelProto) -> list[str]:
-    """NonZero nodes in a place that TensorRT cannot build, whatever it says or does about it."""
-    return [
-        f"{node_label(node)!r} in {where.lstrip('/')}"
-        for where, node in walk_nodes(model.graph)
-        if where and node.op_type in (OP_TYPE, "NonZero")
-    ]
+def suspects(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """NonZero nodes that TensorRT cannot build, whatever it says or does about it, and a way on."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    found = []
+    for where, node in walk_nodes(model.graph):
+        if node.op_type not in (OP_TYPE, "NonZero"):
+            continue
+        label = node_label(node)
+        if where:
+            found.append((label, f"NonZero {label!r} stands in {where.lstrip('/')}: {_IN_BRANCH}"))
+        elif node.input[0] in constants:
+            text = f"NonZero {label!r} reads the constant {node.input[0]!r}: {_OF_CONSTANT}"
+            found.append((label, text))
+    return found
 
 
 def explain(
@@ -147,10 +168,9 @@ def explain(
     if told:
         parts.append(f"TensorRT says: {told[-1].strip()}")
     hint = advice(told)
-    inner = suspects(model) if model is not None and hint is None else []
-    if inner:
-        label = label or inner[0].partition("'")[2].partition("'")[0]
-        hint = f"NonZero {', '.join(inner[:3])}: {_ADVICE[0][1]}"
+    if hint is None and model is not None:
+        suspect, hint = next(iter(suspects(model)), (None, None))
+        label = label or suspect
     if hint is None and any(_LIBRARY_FAULT.search(message) for message in told):
         hint = (
             "this is a fault inside TensorRT; a newer version may build it, and the messages above "

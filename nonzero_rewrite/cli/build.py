@@ -1,0 +1,323 @@
+"""``nonzero-rewrite build``: from a patched model to an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from nonzero_plugin.contract import BACKENDS, DEFAULT_BACKEND
+
+from nonzero_rewrite.cli import user_errors
+
+if TYPE_CHECKING:
+    from nonzero_plugin.engine import BuildEvent, BuildOptions, BuildResult
+    from nonzero_plugin.errors import EngineBuildError
+
+EXIT_BUILD_FAILED = 4
+_FAILED_IN_TENSORRT = ("parse", "build", "abort")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+NEEDS_PYTHON = (
+    "the engine needs Python and this package where it runs: call nonzero_plugin.register() before "
+    "loading it; trtexec, Triton's TensorRT backend and C++ programs cannot load a Python plugin"
+)
+UNPATCHED_LOSES = (
+    "unpatched: each NonZero is served where it stands; the Transpose behind it stays a layer of "
+    "its own, equal masks are not shared, and there is no count (rewrite the model for those)"
+)
+
+
+class Size(click.ParamType[int]):
+    """Bytes, with K, M, G or T behind the number."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """``"4G"`` -> 4294967296."""
+        match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if not match:
+            self.fail(f"{value!r} is not a size such as 512M or 4G", param, ctx)
+        return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how to build; ``build_options`` turns them into ``BuildOptions``."""
+    options = [
+        click.option(
+            "--trt",
+            type=click.Choice(["auto", "tensorrt", "tensorrt_rtx"]),
+            default="auto",
+            show_default=True,
+            help="Which TensorRT; auto honours POLYGRAPHY_USE_TENSORRT_RTX.",
+        ),
+        click.option(
+            "--profile",
+            "profiles",
+            multiple=True,
+            metavar="NAME=MIN:OPT:MAX;...",
+            help="Shapes of dynamic inputs, e.g. 'images=1x3x320x320:4x3x640x640:8x3x1280x1280'; "
+            "one shape stands for all three. Repeat for more profiles.",
+        ),
+        *(
+            click.option(
+                f"--trt-{short}-shapes",
+                f"{short}_shapes",
+                multiple=True,
+                metavar="NAME:[D0,...]",
+                help=f"{long} shapes in Polygraphy's spelling; the three make one profile.",
+            )
+            for short, long in (("min", "Smallest"), ("opt", "Tuned-for"), ("max", "Largest"))
+        ),
+        click.option("--workspace", type=Size(), help="Workspace limit, e.g. 4G."),
+        click.option(
+            "--timing-cache",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="File read before and written after the build.",
+        ),
+        click.option("--optimization-level", type=click.IntRange(0, 5), help="TensorRT's 0 to 5."),
+        click.option("--version-compatible", is_flag=True, help="TensorRT only."),
+        click.option("--hardware-compatible", is_flag=True, help="TensorRT only: from Ampere on."),
+        click.option(
+            "--compute-capability",
+            "compute_capabilities",
+            multiple=True,
+            metavar="X.Y",
+            help="TensorRT for RTX only: build for it, no GPU needed. Repeatable; default: all.",
+        ),
+        click.option("--fp16", is_flag=True, help="TensorRT 10 only: weakly typed FP16."),
+        click.option("--bf16", is_flag=True, help="TensorRT 10 only: weakly typed BF16."),
+        click.option(
+            "--set-max-nonzero",
+            "maxima",
+            multiple=True,
+            metavar="[NODE=]N",
+            help="Promise that at most N elements are non-zero, for one node or all; saves memory "
+            "behind it. More are cut off.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def build_options(
+    *,
+    trt: str = "auto",
+    profiles: tuple[str, ...] = (),
+    min_shapes: tuple[str, ...] = (),
+    opt_shapes: tuple[str, ...] = (),
+    max_shapes: tuple[str, ...] = (),
+    workspace: int | None = None,
+    timing_cache: Path | None = None,
+    optimization_level: int | None = None,
+    version_compatible: bool = False,
+    hardware_compatible: bool = False,
+    compute_capabilities: tuple[str, ...] = (),
+    fp16: bool = False,
+    bf16: bool = False,
+    maxima: tuple[str, ...] = (),
+    **rest: Any,
+) -> BuildOptions:
+    """``BuildOptions`` from the values of :func:`engine_options`; ``rest`` are more of its fields.
+
+    Raises:
+        NonZeroPluginError: a profile or a maximum cannot be read.
+    """
+    from nonzero_plugin.engine import BuildOptions
+    from nonzero_plugin.profiles import format_profile, parse_polygraphy_shapes, parse_profile
+
+    texts = [format_profile(parse_profile(text)) for text in profiles]
+    if min_shapes or opt_shapes or max_shapes:
+        texts.append(format_profile(parse_polygraphy_shapes(min_shapes, opt_shapes, max_shapes)))
+    return BuildOptions(
+        trt=trt,
+        profiles=tuple(texts),
+        workspace=workspace,
+        timing_cache=timing_cache,
+        optimization_level=optimization_level,
+        version_compatible=version_compatible,
+        hardware_compatible=hardware_compatible,
+        compute_capabilities=tuple(
+            part for text in compute_capabilities for part in text.split(",") if part
+        ),
+        fp16=fp16,
+        bf16=bf16,
+        max_nonzero=_read_maxima(maxima),
+        command=shlex.join(["nonzero-rewrite", *sys.argv[1:]]),
+        **rest,
+    )
+
+
+def _read_maxima(texts: tuple[str, ...]) -> dict[str, int]:
+    maxima = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if not number.strip().isdigit():
+            raise click.UsageError(f"--set-max-nonzero {text!r} is not N or NODE=N")
+        maxima[name or "*"] = int(number)
+    return maxima
+
+
+@click.command("build")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The engine; default: MODEL with the suffix .engine.",
+)
+@engine_options
+@click.option(
+    "--unpatched",
+    is_flag=True,
+    help="TensorRT for RTX only: build a model that still holds ONNX NonZero.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default=DEFAULT_BACKEND,
+    show_default=True,
+    help="With --unpatched: what runs its NonZero nodes.",
+)
+@click.option(
+    "--original",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The model before rewriting; its SHA-256 goes into the sidecar.",
+)
+@click.option("--verbose", is_flag=True, help="Pass on everything TensorRT logs.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@user_errors
+def command(
+    *,
+    model: Path,
+    output: Path | None,
+    unpatched: bool,
+    backend: str,
+    original: Path | None,
+    verbose: bool,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Build MODEL, as nonzero-rewrite writes it, into a TensorRT engine.
+
+    The plugin is registered by this command. TensorRT runs in a process of its own; whatever
+    happens to it, no half-written engine is left. Beside the engine lies ENGINE.json with its
+    plugin, versions, profiles and checksums, which nothing needs to run it.
+
+    Exits with 0 when built, 4 when TensorRT failed on the model, 1 for anything else.
+    """
+    options = build_options(
+        **how, unpatched=unpatched, backend=backend, original=original, verbose=verbose
+    )
+    if unpatched:
+        click.echo(f"Note: {UNPATCHED_LOSES}", err=True)
+    sys.exit(build_and_report(model, output or model.with_suffix(".engine"), options, as_json))
+
+
+def build_and_report(model: Path, engine: Path, options: BuildOptions, as_json: bool) -> int:
+    """Builds, prints the account, and returns the exit code (0 or 4).
+
+    Raises:
+        EngineBuildError: the build did not come as far as the model.
+    """
+    from nonzero_plugin.engine import build_engine
+    from nonzero_plugin.errors import EngineBuildError
+
+    try:
+        with build_progress() as show:
+            result = build_engine(model, engine, options, show)
+    except EngineBuildError as error:
+        if error.phase not in _FAILED_IN_TENSORRT:
+            raise
+        if as_json:
+            click.echo(json.dumps({"built": False, **failure_dict(error)}, indent=2))
+        click.echo(f"Error: {error}", err=True)
+        return EXIT_BUILD_FAILED
+    for text in result.notes:
+        click.echo(f"Note: {text}", err=True)
+    if as_json:
+        click.echo(json.dumps({"built": True, **result.to_dict()}, indent=2))
+    else:
+        click.echo(describe(result))
+        if result.plugin_nodes or options.unpatched:
+            click.echo(f"Note: {NEEDS_PYTHON}")
+    return 0
+
+
+def failure_dict(error: EngineBuildError) -> dict[str, Any]:
+    """A failed build as plain JSON values."""
+    return {
+        "error": str(error),
+        "phase": error.phase,
+        "node": error.node,
+        "messages": list(error.messages),
+    }
+
+
+def describe(result: BuildResult) -> str:
+    """The account of a finished build, a few lines."""
+    lines = [
+        f"{result.engine}: {_human(result.engine_bytes)}, built by {result.flavour} "
+        f"{result.version} in {result.seconds:.1f} s",
+        *(f"  profile {number}: {text}" for number, text in enumerate(result.profiles) if text),
+    ]
+    if result.compute_capabilities:
+        lines.append(f"  compute capabilities: {', '.join(result.compute_capabilities)}")
+    if result.plugin_nodes:
+        lines.append(f"  NonZeroPlugin: {', '.join(result.plugin_nodes)}")
+    lines.append(f"  sidecar: {result.sidecar}")
+    return "\n".join(lines)
+
+
+def _human(size: int) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024  # type: ignore[assignment]
+    return f"{size:.1f} GiB"
+
+
+@contextlib.contextmanager
+def build_progress() -> Iterator[Callable[[BuildEvent], None]]:
+    """Shows TensorRT's phases on a terminal, its log lines anywhere; both on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    tasks: dict[str, Any] = {}
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+
+        def show(event: BuildEvent) -> None:
+            data = event.data
+            if event.kind == "stage":
+                if "" in tasks:
+                    progress.remove_task(tasks.pop(""))
+                tasks[""] = progress.add_task(f"TensorRT: {data['name']}", total=None)
+            elif event.kind == "log":
+                console.print(f"[{data['severity']}] {data['text']}", markup=False, highlight=False)
+            elif event.kind == "progress":
+                _show_phase(progress, tasks, data)
+
+        yield show
+
+
+def _show_phase(progress: Any, tasks: dict[str, Any], data: Any) -> None:
+    phase = data["phase"]
+    if data.get("done"):
+        if phase in tasks:
+            progress.remove_task(tasks.pop(phase))
+    elif "steps" in data:
+        indent = "  " if data.get("parent") else ""
+        tasks[phase] = progress.add_task(f"{indent}{phase}", total=data["steps"])
+    elif phase in tasks:
+        progress.update(tasks[phase], completed=data["step"])
