@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nonzero_plugin.engine import build_engine
+
     from nonzero_rewrite.api import rewrite_model, scan_model
     from nonzero_rewrite.errors import NonZeroRewriteError
     from nonzero_rewrite.find import Site

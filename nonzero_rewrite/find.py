@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nonzero_plugin.contract import DOMAIN
 from onnx import ModelProto, NodeProto
 
-from nonzero_plugin.contract import DOMAIN
 from nonzero_rewrite.graph import Scope, is_onnx, scopes_of
 from nonzero_rewrite.infer import Types
 from nonzero_rewrite.rules.group import RANK_LAST, Group
@@ -70,7 +70,7 @@ class Site:
 def nonzero_nodes(scopes: list[Scope]) -> Iterator[tuple[Scope, int, NodeProto]]:
     """Every NonZero of the ONNX domain, main graph first; our own function's body not counted."""
     for root in scopes:
-        if root.is_function and root.proto.domain == DOMAIN:  # type: ignore[union-attr]
+        if root.is_function and root.proto.domain == DOMAIN:
             continue
         for scope in root.walk():
             for handle, node in scope.live():
@@ -134,12 +134,13 @@ def _origin(scope: Scope, name: str) -> Iterator[str]:
 
 
 def _trace(node: NodeProto) -> str | None:
-    props = {entry.key: entry.value for entry in node.metadata_props}
+    props: dict[str, str] = {entry.key: entry.value for entry in node.metadata_props}
     for key in _TRACE_KEYS:
         if props.get(key):
             lines = [line.strip() for line in props[key].splitlines() if line.strip()]
             return lines[-1] if key.endswith("stack_trace") else props[key]
-    lines = [line.strip() for line in node.doc_string.splitlines() if line.strip()]
+    text: str = node.doc_string
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else None
 
 

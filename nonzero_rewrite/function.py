@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
-
 from nonzero_plugin.contract import (
     ATTR_BACKEND,
     ATTR_INDEX_TYPE,
@@ -16,6 +14,15 @@ from nonzero_plugin.contract import (
     DOMAIN_VERSION,
     MAX_MAX_NONZERO,
     OP_TYPE,
+)
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
 )
 
 FUNCTION_IR_VERSION = 8

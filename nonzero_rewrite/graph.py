@@ -1,14 +1,15 @@
-"""An index over one graph of a model: who makes a value, who uses it, and edits that keep both right.
+"""An index over one graph: who makes a value, who uses it, and edits that keep both right.
 
 A ``Scope`` is the main graph, the body of an If, Loop or Scan, or a model-local function. Nodes are
-addressed by handles (small integers that never change); edits are collected and written into the
-protobuf once by ``flush``, so that any number of edits costs linear time and every node that no edit
-touches stays the same message.
+addressed by handles (small integers that never change); edits are collected and written into
+the protobuf once by ``flush``, so that any number of edits costs linear time and every node that
+no edit touches stays the same message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -24,9 +25,10 @@ def is_onnx(node: NodeProto, *op_types: str) -> bool:
 
 def attribute(node: NodeProto, name: str) -> AttributeProto | None:
     """The attribute called ``name``, or None."""
-    for attr in node.attribute:
-        if attr.name == name:
-            return attr
+    found: AttributeProto
+    for found in node.attribute:
+        if found.name == name:
+            return found
     return None
 
 
@@ -70,7 +72,7 @@ class Scope:
         parent: Scope | None = None,
         holder: int = -1,
     ) -> None:
-        self.proto = proto
+        self.proto: Any = proto  # GraphProto or FunctionProto; they share what is used here
         self.path = path
         self.parent = parent
         self.holder = holder
@@ -136,7 +138,7 @@ class Scope:
         return name in self._output_set
 
     def is_input(self, name: str) -> bool:
-        """True when ``name`` is an input of this graph (also one with an initializer as default)."""
+        """True when ``name`` is an input of this graph, be it one with a default."""
         return name in self._input_set
 
     def owner(self, name: str) -> Scope | None:

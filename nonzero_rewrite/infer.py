@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from nonzero_rewrite.graph import Scope, is_onnx, subgraphs
+from nonzero_rewrite.graph import Scope, attribute, is_onnx, subgraphs
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def tensor_bytes(tensor: TensorProto) -> int:
     """Size of an embedded tensor's data in bytes, from its dims; external data counts as large."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return 2**62
-    return tensor.ByteSize()
+    return int(tensor.ByteSize())
 
 
 class Types:
@@ -99,8 +99,6 @@ class Types:
     def __init__(self, model: ModelProto) -> None:
         self._model = model
         self._known: dict[int, dict[str, TensorType]] = {}
-        self._asked: set[str] = set()
-        self._symbolic = False
 
     def of(self, scope: Scope, name: str) -> TensorType:
         """The type of ``name`` as seen from ``scope``; ``UNKNOWN`` where nothing is known."""
@@ -120,10 +118,7 @@ class Types:
         ]
         if not missing:
             return
-        self._infer(missing, symbolic=False)
-        still = [(s, n) for s, n in missing if self.of(s, n).dims is None]
-        if still:
-            self._infer(still, symbolic=True)
+        self._infer(missing)
 
     # -- the declared part ---------------------------------------------------------------------
 
@@ -145,19 +140,13 @@ class Types:
 
     # -- the inferred part ---------------------------------------------------------------------
 
-    def _infer(self, wanted: list[tuple[Scope, str]], symbolic: bool) -> None:
+    def _infer(self, wanted: list[tuple[Scope, str]]) -> None:
         main = wanted[0][0].root
         skeleton = self._skeleton(main, wanted)
         try:
-            inferred = (
-                _symbolic_infer(skeleton)
-                if symbolic
-                else onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
-            )
+            inferred = _infer_with_ranks(skeleton)
         except Exception as err:  # inference of a broken model may raise anything
             log.debug("shape inference stopped: %s", err)
-            return
-        if inferred is None:
             return
         places = [int(node.doc_string or -1) for node in skeleton.graph.node]
         self._collect(inferred.graph, main, places)
@@ -243,19 +232,56 @@ def _complete(of: TensorType) -> bool:
 
 
 def _constant_tensor(node: NodeProto) -> TensorProto | None:
-    for attr in node.attribute:
-        if attr.name == "value":
-            return attr.t
-    return None
+    attr = attribute(node, "value")
+    return None if attr is None else attr.t
 
 
-def _symbolic_infer(model: ModelProto) -> ModelProto | None:
-    """ONNX Runtime's symbolic inference; it needs sympy, which nothing here requires."""
-    try:
-        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
-    except ImportError:
-        return None
-    result: ModelProto = SymbolicShapeInference.infer_shapes(
-        model, auto_merge=True, guess_output_rank=False
-    )
-    return result
+_SHAPED_BY = {"Reshape": 1, "ConstantOfShape": 0, "Expand": 1}
+"""The input whose length is the rank of the output, or for Expand bounds it from below."""
+
+_MAX_ROUNDS = 8
+
+
+def _infer_with_ranks(model: ModelProto) -> ModelProto:
+    """ONNX shape inference, helped where it gives up: at a Reshape to a computed shape.
+
+    The sizes are unknown there, but the length of the shape tensor is the rank. Each round tells
+    inference the ranks found so and runs it again, until it learns nothing new.
+    """
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for _ in range(_MAX_ROUNDS):
+        known = {
+            info.name: tensor_type(info.type)
+            for info in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
+        }
+        for tensor in inferred.graph.initializer:
+            known[tensor.name] = TensorType(tensor.data_type, tuple(tensor.dims))
+        hints = []
+        for node in inferred.graph.node:
+            slot = _SHAPED_BY.get(node.op_type)
+            if slot is None or not is_onnx(node, node.op_type) or len(node.input) <= slot:
+                continue
+            output = known.get(node.output[0], UNKNOWN)
+            length = known.get(node.input[slot], UNKNOWN).dims
+            if output.dims is not None or length is None:
+                continue
+            if len(length) != 1 or not isinstance(length[0], int):
+                continue
+            rank = length[0]
+            if node.op_type == "Expand":
+                data = known.get(node.input[0], UNKNOWN).rank
+                if data is None:
+                    continue
+                rank = max(rank, data)
+            elem_type = output.elem_type or known.get(node.input[0], UNKNOWN).elem_type
+            if elem_type:
+                hints.append(value_info(node.output[0], TensorType(elem_type, (None,) * rank)))
+        if not hints:
+            break
+        told = {hint.name for hint in hints}
+        for number in reversed(range(len(inferred.graph.value_info))):
+            if inferred.graph.value_info[number].name in told:
+                del inferred.graph.value_info[number]
+        inferred.graph.value_info.extend(hints)
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
+    return inferred

@@ -9,6 +9,7 @@ from typing import Any
 
 from nonzero_plugin.contract import DEFAULT_BACKEND, NonZeroConfig
 from nonzero_plugin.errors import ContractError
+
 from nonzero_rewrite.errors import PlanError
 from nonzero_rewrite.find import Site
 from nonzero_rewrite.rules import DEFAULT_RULES, RULE_NAMES
@@ -63,9 +64,7 @@ class Options:
     def __post_init__(self) -> None:
         unknown = sorted(self.rules - set(RULE_NAMES))
         if unknown:
-            raise PlanError(
-                f"unknown rule {unknown[0]!r}; the rules are: {', '.join(RULE_NAMES)}"
-            )
+            raise PlanError(f"unknown rule {unknown[0]!r}; the rules are: {', '.join(RULE_NAMES)}")
         try:
             for cap in (self.max_nonzero, *(cap for _, cap in self.max_nonzero_of)):
                 NonZeroConfig(backend=self.backend, max_nonzero=cap)
@@ -124,6 +123,4 @@ class Options:
 
 
 def _fits(site: Site, pattern: str) -> bool:
-    return any(
-        name == pattern or fnmatchcase(name, pattern) for name in (site.id, site.node)
-    )
+    return any(name == pattern or fnmatchcase(name, pattern) for name in (site.id, site.node))

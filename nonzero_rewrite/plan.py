@@ -125,7 +125,9 @@ def options_from_json(text: str) -> Options:
     except (json.JSONDecodeError, RecursionError) as err:
         raise PlanError(f"not JSON: {err}") from err
     if not isinstance(data, dict) or data.get("format") != PLAN_FORMAT:
-        raise PlanError(f"not a rewrite plan of format {PLAN_FORMAT}; write one with --write-plan")
+        raise PlanError(
+            f"not a rewrite plan of format {PLAN_FORMAT}; write one with --dry-run --plan FILE"
+        )
     general = _take(data, "options", Mapping)
     rules = _take(general, "rules", list)
     sites: dict[str, SiteOptions] = {}

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from nonzero_plugin.contract import DOMAIN, OP_TYPE
 from onnx import ModelProto, NodeProto
 
-from nonzero_plugin.contract import DOMAIN, OP_TYPE
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
 from nonzero_rewrite.find import (
     Blocker,
@@ -216,7 +216,8 @@ class _Rewriter:
 
     def _place_group(self, group: Group, backend: str, cap: int | None) -> None:
         nodes = group.nodes
-        reason = refusal(self.context.facts.types.of(group.scope, group.mask))
+        of = self.context.facts.types.of(group.scope, group.mask)
+        reason = refusal(of, any_rank="any-rank" in self.options.rules)
         if reason is not None:
             for node in nodes:
                 self._decide(node, "left", reason)
@@ -260,6 +261,7 @@ class _Rewriter:
             return False
         for scope in self._all_scopes():
             self._update_value_info(scope)
+            self._drop_initializers(scope)
         for root in self.scopes:
             root.flush()
         if self.placed:
@@ -338,7 +340,7 @@ class _Rewriter:
     def _tag(self, node: NodeProto) -> str:
         for entry in node.metadata_props:
             if entry.key == SITE_KEY:
-                return entry.value
+                return str(entry.value)
         return ""
 
     def _unmark(self, node: NodeProto) -> None:
@@ -371,7 +373,9 @@ class _Rewriter:
         self.context = self._context(types)
 
     def _context(self, types: Types) -> Context:
-        return Context(Facts(types, self.opset), Names(self.scopes), self.options)
+        return Context(
+            Facts(types, self.opset, self.model.ir_version), Names(self.scopes), self.options
+        )
 
     def _check_model(self) -> None:
         if not self.opset:
@@ -386,12 +390,27 @@ class _Rewriter:
                     f"parser matches functions by name alone and would mistake it for ours: "
                     "rename that function"
                 )
-        if self.options.function and self.opset < CAP_OPSET:
-            if any(setting.max_nonzero for setting in self.settings.values()):
-                raise UnsupportedModelError(
-                    f"a cap on num_nonzero needs opset {CAP_OPSET} or newer, the model imports "
-                    f"{self.opset}: convert the model or rewrite it with --no-function"
-                )
+        capped = any(setting.max_nonzero for setting in self.settings.values())
+        if capped and self.options.function and self.opset < CAP_OPSET:
+            raise UnsupportedModelError(
+                f"a cap on num_nonzero needs opset {CAP_OPSET} or newer, the model imports "
+                f"{self.opset}: convert the model or rewrite it with --no-function"
+            )
+
+    def _drop_initializers(self, scope: Scope) -> None:
+        """Remove weights that only removed nodes used."""
+        freed = {
+            name
+            for handle, node in enumerate(scope.nodes)
+            if scope.is_removed(handle)
+            for name in node.input
+            if name in scope.initializers and not scope.is_input(name) and not scope.is_used(name)
+        }
+        if freed:
+            tensors = scope.proto.initializer
+            for number in reversed(range(len(tensors))):
+                if tensors[number].name in freed:
+                    del tensors[number]
 
     def _update_value_info(self, scope: Scope) -> None:
         """Drop types of values that are gone; add those of the plugin's outputs."""

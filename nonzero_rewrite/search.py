@@ -27,6 +27,9 @@ PATIENCE = 40
 MAX_SHAPES = 4
 """Candidates kept because their output shapes are new: they reach what subgraphs select."""
 MAX_EDGE_GROUPS = 6
+FEW_ITEMS = 8
+LOOK_ON = 4
+"""Larger sizes are tried so often when the first that run leave a mask with few items."""
 SPECIAL_TURNS = 7
 """Draws of special values: small tensors do not hold all of them at once."""
 
@@ -139,16 +142,32 @@ class InputSearch:
         raise KeyError(name)
 
     def _find_sizes(self, known: Mapping[str, int]) -> None:
-        """The first sizes of the dynamic dims with which the original runs, or the first at all."""
+        """Sizes of the dynamic dims with which the original runs and no mask is tiny."""
         sizings = list(_sizings(self._spec, known))
+        best: tuple[int, dict[str, int]] = (-1, sizings[0])
+        given = dict(self._reached)
+        looked_on = 0
         for sizes in sizings:
             self.state.sizes = sizes
-            for choice in (0, 3, 1, 2, 4):
-                if self._try(f"candidate {choice}", self._feeds([choice], 0)) is not None:
-                    return
-                if not self._spec.inputs or self._late():
-                    return
-        self.state.sizes = sizings[0]
+            found = self._first_run()
+            if found is not None:
+                fewest = min((items for _, items in found.selected), default=FEW_ITEMS)
+                best = max(best, (fewest, sizes), key=lambda pair: pair[0])
+            looked_on += best[0] >= 0
+            enough = best[0] >= FEW_ITEMS or looked_on > LOOK_ON
+            if enough or not self._spec.symbols or self._late():
+                break
+        self.state.sizes = best[1]
+        if self._spec.inputs:  # the sweep reaches the same and more at the sizes chosen
+            self.state.reached = given
+            self._extremes.clear()
+
+    def _first_run(self) -> Candidate | None:
+        for choice in (0, 3, 1, 2, 4):
+            found = self._try(f"candidate {choice}", self._feeds([choice], 0))
+            if found is not None or not self._spec.inputs or self._late():
+                return found
+        return None
 
     def _sweep(self) -> None:
         """Every distribution, the same kind for all inputs."""

@@ -20,12 +20,12 @@ MAX_FOLDED_ITEMS = 1 << 16
 
 _MAX_DEPTH = 24
 
-_FLOATS = {
+_FLOATS: dict[int, int] = {
     TensorProto.FLOAT16: 16,
     TensorProto.FLOAT: 32,
     TensorProto.DOUBLE: 64,
 }
-_INTS = {
+_INTS: dict[int, int] = {
     TensorProto.INT8: 8,
     TensorProto.UINT8: 8,
     TensorProto.INT16: 16,
@@ -60,10 +60,10 @@ _FOLDABLE = frozenset(
 def keeps_nonzero(source: int, target: int) -> bool:
     """True when ``Cast(source -> target)`` maps zero to zero and every non-zero to a non-zero.
 
-    Both are ONNX element types. Narrowing casts are not: 2**32 as INT32 is 0, 1e-40 as FLOAT16 is 0.
+    Both are ONNX element types. Narrowing casts do not: 2**32 as INT32 is 0, 1e-40 as FLOAT16 is 0.
     NaN stays a NaN between float types and is true as BOOL.
     """
-    if source == target or source == TensorProto.BOOL:
+    if source in (target, TensorProto.BOOL):
         return True
     if source in _INTS:
         if target in _INTS:
@@ -85,10 +85,12 @@ class Facts:
     Args:
         types: declared and inferred types.
         opset: the version of the ONNX domain that the model imports.
+        ir_version: of the model; below 4 every initializer is an input too, and none a default.
     """
 
     types: Types
     opset: int
+    ir_version: int
 
     def constant(self, scope: Scope, name: str, depth: int = 0) -> NDArray[np.generic] | None:
         """The value of ``name`` when it follows from constants alone; at most 65536 items."""
@@ -97,8 +99,9 @@ class Facts:
             return None
         tensor = owner.initializers.get(name)
         if tensor is not None:
-            # A graph input with an initializer is a default the caller may replace.
-            return None if owner.is_input(name) else _array(tensor)
+            # From IR 4 on, an input with an initializer is a default that the caller may replace.
+            default = owner.is_input(name) and self.ir_version >= 4
+            return None if default else _array(tensor)
         node = owner.made_by(name)
         if node is None:
             return None

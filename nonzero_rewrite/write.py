@@ -7,7 +7,7 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,7 +37,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         _use_default_mode(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
         temporary = None
     except OSError as err:
         raise ModelWriteError(
@@ -109,22 +109,19 @@ def write_model(
         changed = True
     elif relocate:
         put = _place_data(source, path.parent, external_data)
-    if changed:
-        data = _serialize(model, path)
-        write: Callable[[BinaryIO], object] = lambda file: file.write(data)  # noqa: E731
-    else:
-        def write(file: BinaryIO) -> object:
-            with source.path.open("rb") as original:
-                return shutil.copyfileobj(original, file)
-
+    data = _serialize(model, path) if changed else None
     with atomic_file(path) as file:
-        write(file)
+        if data is not None:
+            file.write(data)
+        else:
+            with source.path.open("rb") as original:
+                shutil.copyfileobj(original, file)
     return put
 
 
 def _serialize(model: ModelProto, path: Path) -> bytes:
     try:
-        data = model.SerializeToString()
+        data: bytes = model.SerializeToString()
     except (EncodeError, ValueError) as err:
         raise ModelWriteError(
             f"{path}: the model cannot be serialized ({err}); a model of 2 GiB or more must keep "

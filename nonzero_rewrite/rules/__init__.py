@@ -1,7 +1,7 @@
 """The table of what a NonZero may become, and the closed list of reasons why not.
 
-Each rule lives in the module named beside it; ``nonzero_rewrite.rewrite`` runs them in this order, so
-that a NonZero that is not needed is gone before a plugin is put anywhere.
+Each rule lives in the module named beside it; ``nonzero_rewrite.rewrite`` runs them in this order,
+so that a NonZero that is not needed is gone before a plugin is put anywhere.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class Rule:
-    """One rewrite. ``exact`` rules give bit-equal results; the others run only when asked for."""
+    """One rewrite.
+
+    Attributes:
+        name: what options and reports call it.
+        summary: what it does.
+        default: whether it runs without being asked for.
+        exact: whether its results are bit-equal to the original's in onnxruntime.
+    """
 
     name: str
     summary: str
+    default: bool = True
     exact: bool = True
 
 
@@ -32,16 +40,23 @@ RULES = (
     Rule(
         "where-sum",
         "ReduceSum(x[mask]) becomes ReduceSum(Where(mask, x, 0)); changes summation order",  # count
+        default=False,
         exact=False,
     ),
     Rule("share", "equal NonZero become one"),  # plugin
     Rule("mask-cast", "a Cast that only feeds NonZero is bypassed"),  # plugin
     Rule("transpose", "Transpose after NonZero is part of the plugin"),  # plugin
+    Rule(
+        "any-rank",
+        "a mask of unknown rank goes to the plugin too; TensorRT must know the rank when it builds",
+        default=False,
+    ),  # plugin
     Rule("plugin", "NonZero becomes NonZeroPlugin"),  # plugin
 )
 
 RULE_NAMES = tuple(rule.name for rule in RULES)
-DEFAULT_RULES = frozenset(rule.name for rule in RULES if rule.exact)
+DEFAULT_RULES = frozenset(rule.name for rule in RULES if rule.default)
+EXACT_RULES = frozenset(rule.name for rule in RULES if rule.exact)
 
 
 class SkipReason(Enum):
@@ -50,7 +65,7 @@ class SkipReason(Enum):
     EXCLUDED = "excluded by the options or the plan"
     IN_SUBGRAPH = "inside a control-flow body, where TensorRT allows no data-dependent shape"
     IN_FUNCTION = "inside a model-local function that is not inlined"
-    RANK_UNKNOWN = "the rank of its input is not known"
+    RANK_UNKNOWN = "the rank of its input is not known (--rules +any-rank leaves it to TensorRT)"
     RANK_ZERO = "its input is a scalar, where ONNX and onnxruntime disagree about the result"
     RANK_TOO_HIGH = "its input has more dimensions than TensorRT's eight"
     DTYPE_UNKNOWN = "the type of its input is not known"

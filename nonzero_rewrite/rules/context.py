@@ -12,7 +12,7 @@ from nonzero_rewrite.values import Facts
 
 @dataclass(frozen=True)
 class Verdict:
-    """A rule's answer: applied, or the condition that failed; no condition means no such pattern."""
+    """A rule's answer: applied, or the condition that failed; without one, no such pattern."""
 
     applied: bool
     condition: str = ""

@@ -1,4 +1,4 @@
-"""Rules for when the indices themselves are not needed: only how many there are, or a sum over them.
+"""Rules for when the indices are not needed themselves: only their number, or a sum over them.
 
 *count*: every user of the indices is a Shape or a Size. ``num_nonzero`` is then
 ``ReduceSum(Cast(mask != 0, INT64))``, an exact integer sum.

@@ -3,8 +3,8 @@
 *unused*: nobody uses the result.
 *constant*: the input is known, so the indices are.
 *ramp*: every item of the input is non-zero (old exports write ``arange`` so). The indices are then
-all coordinates in row-major order: ``Range(0, n)`` for rank 1, a grid of Ranges above. If every item
-is zero, the indices are empty.
+all coordinates in row-major order: ``Range(0, n)`` for rank 1, a grid of Ranges above. If every
+item is zero, the indices are empty.
 """
 
 from __future__ import annotations
@@ -86,19 +86,18 @@ def _shape_of(scope: Scope, tape: Tape, source: str) -> str:
         source = node.input[0]
         node = scope.made_by(source)
     if node is not None and is_onnx(node, "ConstantOfShape"):
-        return node.input[0]
+        return str(node.input[0])
     return tape.op("Shape", [source])
 
 
 def _dim(tape: Tape, shape: str, axis: int) -> str:
     """One dimension as an INT64 scalar."""
-    index = tape.constant(np.array(axis, dtype=np.int64))
-    return tape.op("Gather", [shape, index], axis=0)
+    return tape.op("Gather", [shape, tape.scalar(axis)], axis=0)
 
 
 def _grid(tape: Tape, shape: str, rank: int, output: str) -> None:
     """All coordinates of a tensor of ``shape``, INT64[rank, items], in row-major order."""
-    zero, one = (tape.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
+    zero, one = tape.scalar(0), tape.scalar(1)
     rows = []
     for axis in range(rank):
         along = tape.op("Range", [zero, _dim(tape, shape, axis), one])

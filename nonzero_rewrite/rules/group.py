@@ -77,7 +77,6 @@ class Group:
                     if name == value:
                         self.uses.append(Use(handle, slot, value, layout))
 
-
     def unlink(self) -> None:
         """Take every Transpose and Identity for an ordinary user of the indices."""
         outputs = [node.output[0] for node in self.nodes]

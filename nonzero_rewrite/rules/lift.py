@@ -10,10 +10,9 @@ result.
 
 from __future__ import annotations
 
-import onnx
+from nonzero_plugin.contract import DOMAIN
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from nonzero_plugin.contract import DOMAIN
 from nonzero_rewrite.graph import Scope, is_onnx, subgraphs
 from nonzero_rewrite.infer import tensor_type, value_info
 from nonzero_rewrite.rules.context import Context
@@ -66,9 +65,11 @@ def inline_functions(model: ModelProto, functions: list[FunctionId]) -> bool:
     for tensor in graph.initializer:  # their names are taken, their data is not needed
         if tensor.name not in inputs:
             skeleton.graph.input.append(helper.make_empty_tensor_value_info(tensor.name))
+    import onnx.inliner  # not imported by onnx itself
+
     try:
         inlined = onnx.inliner.inline_selected_functions(skeleton, functions)
-    except Exception:  # the inliner raises whatever C++ throws, for example on recursion
+    except (RuntimeError, ValueError, onnx.checker.ValidationError):  # recursion, broken functions
         return False
     left = {(function.domain, function.name) for function in inlined.functions}
     if left & set(functions):
@@ -91,7 +92,9 @@ def inline_constant_ifs(main: Scope, context: Context) -> bool:
         for child in scope.children:
             node = scope.nodes[child.holder]
             if not is_onnx(node, "If") or not any(
-                is_onnx(each, "NonZero") for _, graph in subgraphs(node) for each in _nodes_below(graph)
+                is_onnx(each, "NonZero")
+                for _, graph in subgraphs(node)
+                for each in _nodes_below(graph)
             ):
                 continue
             value = context.facts.constant(scope, node.input[0])
@@ -127,10 +130,16 @@ def _splice(scope: Scope, branch: Scope, context: Context) -> None:
     for outer, inner in zip(node.output, graph.output, strict=True):
         if outer:
             name = rename.get(inner.name, inner.name)
-            nodes.append(helper.make_node("Identity", [name], [outer], name=f"{outer}_inlined_node"))
+            nodes.append(
+                helper.make_node("Identity", [name], [outer], name=f"{outer}_inlined_node")
+            )
     for each in nodes:
         set_metadata(each, RULE_KEY, "inline-if")
-    infos = [value_info(rename[v.name], tensor_type(v.type)) for v in graph.value_info if v.name in rename]
+    infos = [
+        value_info(rename[v.name], tensor_type(v.type))
+        for v in graph.value_info
+        if v.name in rename
+    ]
     scope.replace(holder, nodes)
     scope.root.flush()
     scope.proto.value_info.extend(infos)
@@ -177,7 +186,12 @@ def hoist(main: Scope, context: Context) -> int:
 
 
 def _liftable(
-    scope: Scope, name: str, main: Scope, context: Context, order: list[tuple[Scope, int]], depth: int
+    scope: Scope,
+    name: str,
+    main: Scope,
+    context: Context,
+    order: list[tuple[Scope, int]],
+    depth: int,
 ) -> bool:
     """True when ``name`` follows from ``main``'s values; ``order`` gets the nodes to move."""
     owner = scope.owner(name)

@@ -3,15 +3,14 @@
 One layout comes out of the plugin. Where the indices are used only behind Transpose, it is
 ``[num_nonzero, rank]`` and the Transposes go; where only NonZero's own layout is used, it is
 ``[rank, num_nonzero]``; where both are, the plugin gives ``[rank, num_nonzero]`` and one Transpose
-stays. Names of graph outputs and of values that nested graphs take are kept by an Identity where one
-node cannot give them all.
+stays. Names of graph outputs and of values that nested graphs take are kept by an Identity where
+one node cannot give them all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from onnx import NodeProto, TensorProto, helper
+from typing import Any
 
 from nonzero_plugin.contract import (
     ATTR_BACKEND,
@@ -31,6 +30,8 @@ from nonzero_plugin.contract import (
     PLUGIN_VERSION,
     NonZeroConfig,
 )
+from onnx import NodeProto, TensorProto, helper
+
 from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.infer import TensorType
 from nonzero_rewrite.rules import SkipReason
@@ -64,14 +65,18 @@ class Placed:
     rules: tuple[str, ...]
 
 
-def refusal(of: TensorType) -> SkipReason | None:
-    """Why an input of this type cannot go to the plugin, or None."""
+def refusal(of: TensorType, any_rank: bool = False) -> SkipReason | None:
+    """Why an input of this type cannot go to the plugin, or None.
+
+    ``any_rank`` lets an unknown rank pass: onnxruntime runs the function's own NonZero whatever the
+    rank is, and the plugin refuses a scalar when the engine is built.
+    """
     if not of.elem_type:
         return SkipReason.DTYPE_UNKNOWN
     if of.elem_type not in PLUGIN_TYPES | CAST_TYPES:
         return SkipReason.DTYPE_UNSUPPORTED
     if of.rank is None:
-        return SkipReason.RANK_UNKNOWN
+        return None if any_rank else SkipReason.RANK_UNKNOWN
     if of.rank < MIN_RANK:
         return SkipReason.RANK_ZERO
     if of.rank > MAX_RANK:
@@ -83,7 +88,7 @@ def plugin_node(
     mask: str, indices: str, count: str, config: NonZeroConfig, name: str = ""
 ) -> NodeProto:
     """A NonZeroPlugin node as TensorRT's parser and onnxruntime both take it."""
-    attrs = {
+    attrs: dict[str, Any] = {
         ATTR_BACKEND: config.backend,
         ATTR_PERM: list(config.perm),
         ATTR_INDEX_TYPE: config.index_type,

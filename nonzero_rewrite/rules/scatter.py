@@ -1,21 +1,21 @@
 """Rules that turn masked writes into Where, so that no data-dependent shape is left.
 
-``ScatterND(data, indices, updates)`` with ``indices = Transpose(NonZero(mask))`` writes, at the k-th
-non-zero place of ``mask`` (its first ``rank(mask)`` coordinates), the k-th slice of ``updates``. No
-place occurs twice, so order does not matter.
+``ScatterND(data, indices, updates)`` with ``indices = Transpose(NonZero(mask))`` writes, at the
+k-th non-zero place of ``mask`` (its first ``rank(mask)`` coordinates), the k-th slice of
+``updates``. No place occurs twice, so order does not matter.
 
 *where-scatter*: if every item of ``updates`` is the same scalar ``v``, the result is
 ``Where(mask, v, data)``, with ``mask`` unsqueezed at the end to the rank of ``data``.
 
-*elementwise*: if ``updates = f(GatherND(x1, indices), GatherND(x2, indices), ...)`` with every ``xi``
+*elementwise*: if ``updates = f(GatherND(x1, indices), GatherND(x2, indices), ...)``, every ``xi``
 shaped like ``data`` and ``f`` made of operators that work item by item and round correctly (so that
 an item's result does not depend on its neighbours or on vector width), the result is
 ``Where(mask, f(x1, x2, ...), data)``.
 
-Where ``mask`` and the leading dims of ``data`` are not surely equal, the mask is sliced to them: the
-original fails when a non-zero lies outside, so on every input on which the original runs the sliced
-mask selects the same places. A mask smaller than the data cannot be sliced up, so there equality
-must be known.
+Where ``mask`` and the leading dims of ``data`` are not surely equal, the mask is sliced to them:
+the original fails when a non-zero lies outside, so wherever the original runs the sliced mask
+selects the same places. A mask smaller than the data cannot be sliced up, so there equality must be
+known.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _EXACT = frozenset(
 
 @dataclass(frozen=True)
 class _Scalar:
-    """The one value that a tensor repeats: a value of the model or a constant, and casts after it."""
+    """The one value that a tensor repeats: a value or a constant, and casts after it."""
 
     source: str | NDArray[np.generic]
     casts: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ def where_scatter(group: Group, use: Use, context: Context) -> Verdict:
 
 def elementwise(group: Group, use: Use, context: Context) -> Verdict:
     """``x[mask] = f(x[mask])``; see the module's text."""
-    scope, node = group.scope, group.scope.nodes[use.handle]
+    node = group.scope.nodes[use.handle]
     if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
         return NO_MATCH
     data = node.input[0]
@@ -141,7 +141,7 @@ def _slice_like(tape: Tape, mask: str, data: str, rank: int, data_rank: int) -> 
 
 
 def _at_least(facts: Facts, scope: Scope, mask: str, data: str, rank: int) -> bool:
-    """True when ``mask`` is Expand(..., Shape(data)): as large as ``data`` in every dim or larger."""
+    """True when ``mask`` is Expand(..., Shape(data)): no dim is smaller than that of ``data``."""
     node = scope.made_by(mask)
     if node is None or not is_onnx(node, "Expand"):
         return False
@@ -222,7 +222,9 @@ class _Chain:
 
     def _gather(self, name: str, node: NodeProto) -> bool:
         scope, facts = self.group.scope, self.context.facts
-        if self.group.aliases[node.input[1]] is not RANK_LAST or int_attribute(node, "batch_dims", 0):
+        if self.group.aliases[node.input[1]] is not RANK_LAST or int_attribute(
+            node, "batch_dims", 0
+        ):
             return self._fail("GatherND uses the indices in another way")
         facts.types.need([(scope, node.input[0]), (scope, self.data)])
         self.gathers[name] = node.input[0]
@@ -237,7 +239,10 @@ class _Chain:
         data, mask = types.of(scope, self.data).rank, types.of(scope, self.group.mask).rank
         value = self.context.facts.constant(scope, name)
         return (
-            value is not None and data is not None and mask is not None and value.ndim <= data - mask
+            value is not None
+            and data is not None
+            and mask is not None
+            and value.ndim <= data - mask
         )
 
     def _is_float(self, node: NodeProto) -> bool:

@@ -97,6 +97,10 @@ class Tape:
         """Add a 1-D INT64 constant."""
         return self.constant(np.array(values, dtype=np.int64))
 
+    def scalar(self, value: int) -> str:
+        """Add an INT64 scalar constant."""
+        return self.constant(np.array(value, dtype=np.int64))
+
     def _axes(
         self, op_type: str, x: str, axes: Sequence[int], output: str | None, **attrs: Any
     ) -> str:

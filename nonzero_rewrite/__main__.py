@@ -1,0 +1,5 @@
+"""``python -m nonzero_rewrite``."""
+
+from nonzero_rewrite.cli import main
+
+main(prog_name="nonzero-rewrite")

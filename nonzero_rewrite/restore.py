@@ -1,0 +1,90 @@
+"""Makes a patched model plain ONNX again: NonZeroPlugin becomes NonZero and Transpose.
+
+What rules removed for good (a Where for a masked write, a shared NonZero) stays as it is: it is
+plain ONNX already, and equal. A ``max_nonzero`` promise is dropped. The IR version stays.
+"""
+
+from __future__ import annotations
+
+from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_INT64, OP_TYPE
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from nonzero_rewrite.function import is_ours
+from nonzero_rewrite.graph import Scope, attribute, int_attribute, scopes_of
+from nonzero_rewrite.rewrite import onnx_opset
+from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY, Names, Tape
+
+_OWN_KEYS = (RULE_KEY, REPLACES_KEY)
+
+
+def restore_model(model: ModelProto) -> int:
+    """Undo a rewrite in place; returns how many NonZeroPlugin nodes became plain ONNX.
+
+    The result equals the patched model in onnxruntime, and with it the original.
+    """
+    scopes = scopes_of(model)
+    names, opset = Names(scopes), onnx_opset(model)
+    restored = 0
+    for root in scopes:
+        if root.is_function and root.proto.domain == DOMAIN:
+            continue
+        for scope in root.walk():
+            for handle, node in list(scope.live()):
+                if is_ours(node):
+                    scope.replace(handle, _plain(node, scope, names, opset))
+                    _drop_value_info(scope, node)
+                    restored += 1
+                else:
+                    _drop_metadata(node)
+        root.flush()
+    for number in reversed(range(len(model.functions))):
+        if (model.functions[number].domain, model.functions[number].name) == (DOMAIN, OP_TYPE):
+            del model.functions[number]
+    for number in reversed(range(len(model.opset_import))):
+        if model.opset_import[number].domain == DOMAIN:
+            del model.opset_import[number]
+    return restored
+
+
+def _plain(node: NodeProto, scope: Scope, names: Names, opset: int) -> list[NodeProto]:
+    """The nodes of the ONNX domain that give what ``node`` gives, under the same names."""
+    mask, indices = node.input[0], node.output[0]
+    count = node.output[1] if len(node.output) > 1 else ""
+    perm = attribute(node, ATTR_PERM)
+    turned = perm is not None and list(perm.ints) == [1, 0]
+    index_type = int_attribute(node, ATTR_INDEX_TYPE, INDEX_INT64)
+    last = f"{indices}_nonzero"
+    direct = not turned and index_type == INDEX_INT64
+    first = indices if direct else names.new(last)
+    plain = helper.make_node("NonZero", [mask], [first], name=node.name)
+    plain.doc_string = node.doc_string
+    plain.metadata_props.extend(node.metadata_props)
+    _drop_metadata(plain)
+    nodes = [plain]
+    tape = Tape(names, opset, "restore", indices)
+    value = first
+    if turned:
+        out = indices if index_type == INDEX_INT64 else None
+        value = tape.op("Transpose", [first], out, perm=[1, 0])
+    if index_type != INDEX_INT64:
+        tape.op("Cast", [value], indices, to=TensorProto.INT32)
+    if count and scope.is_used(count):
+        shape = tape.op("Shape", [first])
+        tape.op("Gather", [shape, tape.scalar(1)], count, axis=0)
+    for each in tape.nodes:
+        _drop_metadata(each)
+    return [*nodes, *tape.nodes]
+
+
+def _drop_metadata(node: NodeProto) -> None:
+    for number in reversed(range(len(node.metadata_props))):
+        if node.metadata_props[number].key in _OWN_KEYS:
+            del node.metadata_props[number]
+
+
+def _drop_value_info(scope: Scope, node: NodeProto) -> None:
+    count = node.output[1] if len(node.output) > 1 else ""
+    infos = scope.proto.value_info
+    for number in reversed(range(len(infos))):
+        if infos[number].name == count and not scope.is_used(count):
+            del infos[number]
