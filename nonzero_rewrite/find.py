@@ -20,14 +20,6 @@ _TRACE_KEYS = (
     "namespace",
 )
 
-BLOCKERS = {
-    "NonMaxSuppression": "TensorRT-RTX has no implementation of NonMaxSuppression",
-    "RoiAlign": "TensorRT-RTX's parser asks for a plugin that it does not ship",
-    "Unique": "TensorRT-RTX has no implementation of Unique",
-}
-"""ONNX operators that keep a model from being built although NonZero is solved, with the reason."""
-
-
 @dataclass(frozen=True)
 class Site:
     """One NonZero node.
@@ -142,28 +134,3 @@ def _trace(node: NodeProto) -> str | None:
     text: str = node.doc_string
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else None
-
-
-@dataclass(frozen=True)
-class Blocker:
-    """An operator, not NonZero, that TensorRT or TensorRT-RTX is known not to build."""
-
-    graph: str
-    node: str
-    op_type: str
-    reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
-
-def find_blockers(scopes: list[Scope]) -> list[Blocker]:
-    """Operators that keep the model from being built whatever becomes of NonZero."""
-    return [
-        Blocker(scope.path, scope.label(handle), node.op_type, BLOCKERS[node.op_type])
-        for root in scopes
-        for scope in root.walk()
-        for handle, node in scope.live()
-        if node.op_type in BLOCKERS and is_onnx(node, node.op_type)
-    ]

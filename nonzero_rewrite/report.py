@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from nonzero_rewrite.find import Blocker, Site
+from nonzero_rewrite.blockers import Blocker
+from nonzero_rewrite.find import Site
 from nonzero_rewrite.plan import Decision, RewritePlan
 
 if TYPE_CHECKING:

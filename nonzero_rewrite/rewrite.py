@@ -14,15 +14,9 @@ from dataclasses import dataclass, field
 from nonzero_plugin.contract import DOMAIN, OP_TYPE
 from onnx import ModelProto, NodeProto
 
+from nonzero_rewrite.blockers import Blocker, find_blockers
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
-from nonzero_rewrite.find import (
-    Blocker,
-    Site,
-    describe_sites,
-    find_blockers,
-    nonzero_nodes,
-    site_id,
-)
+from nonzero_rewrite.find import Site, describe_sites, nonzero_nodes, site_id
 from nonzero_rewrite.function import CAP_OPSET, add_function, import_domain, is_ours
 from nonzero_rewrite.graph import Scope, scopes_of
 from nonzero_rewrite.infer import Types, value_info
@@ -95,7 +89,7 @@ class _Rewriter:
         types = Types(model)
         sites = describe_sites(self.scopes, types)
         self.sites = {site.id: site for site in sites}
-        self.blockers = tuple(find_blockers(self.scopes))
+        self.blockers = tuple(find_blockers(model, self.scopes))
         self.settings = options.resolve(sites)
         self.records: dict[str, _Record] = {}
         self.decisions: list[Decision] = []
