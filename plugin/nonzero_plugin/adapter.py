@@ -22,7 +22,7 @@ from nonzero_plugin.contract import (
     PLUGIN_VERSION,
     NonZeroConfig,
 )
-from nonzero_plugin.errors import ContractError
+from nonzero_plugin.errors import BackendUnavailableError, ContractError
 from nonzero_plugin.shapes import ExprAlgebra, output_dims
 
 UNPATCHED_NAME = "NonZero"
@@ -181,7 +181,7 @@ def make_classes(trt: Any) -> PluginClasses:
             _running.add(self)
 
         @reported
-        def enqueue(  # noqa: PLR0917 (TensorRT's signature)
+        def enqueue(
             self,
             input_desc: Any,
             output_desc: Any,
@@ -216,7 +216,7 @@ def make_classes(trt: Any) -> PluginClasses:
                 config, input_type = fields.from_engine_fields(given, name)
                 return NonZeroPlugin(config, name, _dtype_from_onnx(input_type))
             config = fields.from_parser_fields(given, name)
-            _backend(config)  # a missing package is known before anything is built
+            _require_backend(config, name)
             return NonZeroPlugin(config, name)
 
     class UnpatchedCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
@@ -236,7 +236,7 @@ def make_classes(trt: Any) -> PluginClasses:
         @reported
         def create_plugin(self, name: str, field_collection: Any, phase: Any) -> Any:
             """The plugin of the ONNX node ``name``, in NonZero's own layout."""
-            _backend(self.config)
+            _require_backend(self.config, name)
             return NonZeroPlugin(self.config, name)
 
     return PluginClasses(NonZeroPlugin, NonZeroCreator, UnpatchedCreator)
@@ -251,6 +251,14 @@ def _backend(config: NonZeroConfig) -> Any:
     from nonzero_plugin.backends import get_backend
 
     return get_backend(config.backend)
+
+
+def _require_backend(config: NonZeroConfig, node: str) -> None:
+    """A missing package is known before anything is built."""
+    try:
+        _backend(config)
+    except BackendUnavailableError as error:
+        raise BackendUnavailableError(f"node {node!r}: {error}") from error
 
 
 def _dtype(trt_type: Any) -> Any:

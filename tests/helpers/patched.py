@@ -107,7 +107,7 @@ def gather_nd(mask: Sequence[Any] = ("n",)) -> onnx.ModelProto:
             helper.make_node("GatherND", ["x", "indices"], ["y"], name="select"),
         ],
         [("x", TensorProto.FLOAT, ["n", 4]), ("mask", TensorProto.BOOL, list(mask))],
-        [("y", TensorProto.FLOAT, None if len(mask) == 1 else [None])],
+        [("y", TensorProto.FLOAT, [None, 4] if len(mask) == 1 else [None])],
     )
 
 
