@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from nonzero_rewrite.errors import VerificationError
 from nonzero_rewrite.input_specs import ModelSpec, read_spec
-from nonzero_rewrite.observe import Mask, find_masks, observable_names
+from nonzero_rewrite.observe import Mask, find_masks, fixed_masks, observable_names
 from nonzero_rewrite.runtime import Feeds, ModelSource, OrtRunner, RunError, Runner, open_runner
 from nonzero_rewrite.scout import surviving
 from nonzero_rewrite.search import Candidate, InputSearch, SearchState, cover
@@ -100,17 +100,21 @@ def make_inputs(
 
 @dataclass(frozen=True)
 class Observed:
-    """The masks of a model and the tensors to ask for so that they can be watched."""
+    """The masks of a model and the tensors to ask for so that they can be watched.
+
+    ``fixed`` are positions of masks that depend on no input's values.
+    """
 
     masks: tuple[Mask, ...]
     extra: tuple[str, ...]
+    fixed: frozenset[int]
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> Observed:
         """Masks of the main graph whose indices a run can return."""
         masks = find_masks(model)
         names = [n for m in masks for n in (m.input, m.indices, m.count, *m.transposed) if n]
-        return cls(masks, tuple(observable_names(model, names)))
+        return cls(masks, tuple(observable_names(model, names)), fixed_masks(model, masks))
 
 
 def search_inputs(
@@ -132,6 +136,7 @@ def search_inputs(
         spec,
         observed.masks,
         [value.name for value in source.skeleton.graph.output],
+        fixed=observed.fixed,
         constants=_constants(source.skeleton, observed.masks),
         scout=_scout(runner, source),
         seed=seed,
@@ -159,7 +164,9 @@ def search_inputs(
     cases = [InputCase(c.name, "user", c.feeds, c.selected) for c in user]
     cases += _named_cases(state, user)
     notes = tuple(filter(None, (note, *_notes(state, bool(cases)))))
-    coverage = tuple(_coverage(i, m, state) for i, m in enumerate(observed.masks))
+    coverage = tuple(
+        _coverage(i, m, state, i in observed.fixed) for i, m in enumerate(observed.masks)
+    )
     return VerificationInputs(tuple(cases), coverage, state.tries, notes)
 
 
@@ -281,13 +288,15 @@ def _notes(state: SearchState, any_case: bool) -> list[str]:
     return notes
 
 
-def _coverage(position: int, mask: Mask, state: SearchState) -> MaskCoverage:
+def _coverage(position: int, mask: Mask, state: SearchState, fixed: bool) -> MaskCoverage:
     none, some, full = ((name, position) in state.reached for name in ("none", "some", "all"))
     note = ""
     if not some:
         always = "all" if full and not none else "none" if none and not full else "all or none"
         if not (none or full):
             note = "no searched input reaches it with any item"
+        elif fixed:
+            note = f"selects {always} of its items whatever the inputs' values are"
         else:
             note = f"selects {always} of its items on each of {state.tries} searched inputs"
     return MaskCoverage(mask.key, none, some, full, note)

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import onnx
 from nonzero_plugin import contract
 
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial")
+)
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -106,6 +110,19 @@ def match_masks(original: tuple[Mask, ...], patched: tuple[Mask, ...]) -> Mappin
         if found is not None:
             matched[mask.indices] = found
     return matched
+
+
+def fixed_masks(model: onnx.ModelProto, masks: tuple[Mask, ...]) -> frozenset[int]:
+    """Positions of masks that no input value can change: constants, and ramps made of shapes."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    varying = {value.name for value in model.graph.input if value.name not in defaults}
+    for node in model.graph.node:
+        if node.op_type in ("Shape", "Size"):
+            continue
+        used = [*node.input, *(name for inner, _ in _inside(node) for name in inner.input)]
+        if node.op_type in _RANDOM or not varying.isdisjoint(used):
+            varying.update(node.output)
+    return frozenset(i for i, mask in enumerate(masks) if mask.input not in varying)
 
 
 def observable_names(model: onnx.ModelProto, names: Iterator[str] | list[str]) -> list[str]:

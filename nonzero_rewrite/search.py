@@ -78,7 +78,8 @@ class SearchState:
 class InputSearch:
     """One search over one original model. ``outputs`` are its graph outputs.
 
-    ``constants`` are masks that are initializers. ``scout`` says for inputs that may crash the
+    ``fixed`` are positions of masks that no input value changes, ``constants`` masks that are
+    initializers. ``scout`` says for inputs that may crash the
     runtime, within so many seconds, why the original does not run on each ("" when it does).
     """
 
@@ -89,6 +90,7 @@ class InputSearch:
         masks: Sequence[Mask],
         outputs: Sequence[str],
         *,
+        fixed: frozenset[int],
         constants: Mapping[str, np.ndarray],
         scout: Callable[[Sequence[Feeds], float], list[str]],
         seed: int,
@@ -98,6 +100,7 @@ class InputSearch:
         self._spec = spec
         self._masks = tuple(masks)
         self._outputs = tuple(outputs)
+        self._fixed = fixed
         self._constants = constants
         self._scout = scout
         self._seed = seed
@@ -235,7 +238,7 @@ class InputSearch:
 
     def _missing(self) -> list[Goal]:
         goals = []
-        for position in range(len(self._masks)):
+        for position in sorted(set(range(len(self._masks))) - self._fixed):
             names = ["some", "none", "all", "several"]
             goals += [(name, position) for name in names if (name, position) not in self._reached]
         return goals
