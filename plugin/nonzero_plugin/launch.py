@@ -26,9 +26,9 @@ SPAN_ITEMS = 1024
 SMALL_TILE_ITEMS = WARPS * SPAN_ITEMS
 SMALL_TILES = 8
 """Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
-LARGE_TILE_SPANS = {1: 8, 2: 4, 4: 4, 8: 4}
+LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 4, 8: 4}
 """Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
-LARGE_TILE_BLOCKS = 8
+LARGE_TILE_BLOCKS = 6
 """Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
 LARGE_FROM_BYTES = 1 << 26
 """Inputs of at least this size use the larger tile in the one-pass kernel."""
@@ -40,8 +40,8 @@ ALIGNMENT = 16
 """Bytes of a vector load. The kernel starts at the aligned address at or below the input's, so up
 to ``ALIGNMENT - 1`` more item positions than items may have to be covered."""
 
-_WIDE_FROM_ITEMS = (1 << 32) - (1 << 20)
-"""From here on, item positions (with alignment and tile padding) may not fit 32 bits."""
+_WIDE_FROM_ITEMS = (1 << 31) - (1 << 20)
+"""From here on, item positions (with alignment and tile padding) may not fit 31 bits."""
 
 Path = Literal["empty", "small", "select", "flag_write"]
 
@@ -149,14 +149,14 @@ def is_wide(items: int) -> bool:
     return items >= _WIDE_FROM_ITEMS
 
 
-def magic(divisor: int, bits: int) -> tuple[int, int, int]:
-    """Multiplier and the two shifts that divide any ``bits``-bit number by ``divisor`` (>= 1).
+def magic(divisor: int, bits: int) -> tuple[int, int]:
+    """Multiplier m and shift s with ``x // divisor == (2 * x * m >> bits) >> s``.
 
-    Granlund & Montgomery, "Division by Invariant Integers using Multiplication", 1994, figure 4.1.
+    For any ``0 <= x < 2**(bits - 1)`` and ``1 <= divisor <= 2**(bits - 1)``; m fits ``bits`` bits
+    (Granlund & Montgomery, "Division by Invariant Integers using Multiplication", 1994).
     """
-    log = (divisor - 1).bit_length()
-    multiplier = (((1 << log) - divisor) << bits) // divisor + 1
-    return multiplier, min(log, 1), max(log - 1, 0)
+    shift = (divisor - 1).bit_length()
+    return (1 << (bits - 1 + shift)) // divisor + 1, shift
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,7 @@ def plan_launch(
     multipliers, shifts = [0] * MAX_RANK, [0] * MAX_RANK
     stride = 1
     for axis in reversed(range(rank)):
-        multipliers[axis], first, second = magic(stride, bits)
-        shifts[axis] = first | second << 8
+        multipliers[axis], shifts[axis] = magic(stride, bits)
         stride *= dims[axis]
     extents = [0, *dims[1:], *[0] * (MAX_RANK - rank)]
     word_mask = dtype.magnitude_mask

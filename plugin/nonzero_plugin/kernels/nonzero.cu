@@ -10,7 +10,7 @@
 //            Nothing is written past K rows; nothing is read outside the num_items items.
 //   aliasing d_in, d_indices, d_count and the workspace do not overlap.
 //   order    does not depend on scheduling: equal inputs give equal bytes.
-//   limits   WIDE=0: num_items + padding below 2^32; WIDE=1: below 2^62.
+//   limits   WIDE=0: num_items + padding below 2^31; WIDE=1: below 2^62.
 //
 // Paths (the host picks one, launch.py)
 //   nonzero_small          one launch, no workspace: each block recounts the tiles before its own.
@@ -68,9 +68,6 @@ typedef u32 flat_t;
 #define FLAG_SPANS (WORD_BYTES < 4 ? 4 / WORD_BYTES : 1)  // loaded together by a warp
 #define GROUP_SPANS 4                                     // written together by a warp, if sparse
 #define LINE_INDICES (128 / INDEX_BYTES)                  // of one cache line
-// Two u16 of padding after every 32 entries: lanes that write full words meet 32 different banks.
-#define STAGE_SLOT(i) ((i) + (((i) >> 5) << 1))
-#define STAGE_SLOTS (SPAN_ITEMS + 2 * (SPAN_ITEMS / 32))
 
 struct Params {
     const void *d_in;
@@ -89,7 +86,7 @@ struct Params {
     u32 units_per_segment;
     u64 multiplier[8];  // floor(flat / stride[d]) by multiply and shift, see divide()
     u64 extent[8];      // of dimension d; 0 for d = 0, whose coordinate is never reduced
-    u32 shift[8];       // first shift | second shift << 8
+    u32 shift[8];
 };
 
 // ---- input: one 32-bit word of flags a lane and span ---------------------------------------------
@@ -267,15 +264,15 @@ __device__ __forceinline__ u32 warp_inclusive_sum(u32 x, u32 lane)
 
 // ---- output --------------------------------------------------------------------------------------
 
-// floor(x / divisor) for any divisor >= 1 (Granlund & Montgomery 1994, figure 4.1).
+// floor(x / divisor) for any divisor >= 1 and x below 2^31 (WIDE: 2^63), launch.magic() makes the
+// multiplier and the shift. One bit of x less than the word has is what makes one multiply enough.
 __device__ __forceinline__ flat_t divide(flat_t x, flat_t multiplier, u32 shift)
 {
 #if WIDE
-    const flat_t t = __umul64hi(x, multiplier);
+    return __umul64hi(x << 1, multiplier) >> shift;
 #else
-    const flat_t t = __umulhi(x, multiplier);
+    return __umulhi(x << 1, multiplier) >> shift;
 #endif
-    return (((x - t) >> (shift & 0xff)) + t) >> (shift >> 8);
 }
 
 // What one lane writes. [K, rank]: a warp writes whole rows as one run of elements, and each lane
@@ -304,6 +301,24 @@ __device__ __forceinline__ Writer make_writer(const Params &p, u32 lane)
     return w;
 }
 
+// Calls emit(r, stage[r]) for r in 0 .. total - 1. The warp's accesses start skew rows before a
+// multiple of 32, so that with a fitting skew every store but the outer two fills whole cache lines.
+template <typename Emit>
+__device__ __forceinline__ void for_rows(int total, int skew, const u16 *stage, int lane, Emit emit)
+{
+    if (lane >= skew && lane - skew < total) emit(lane - skew, stage[lane - skew]);
+    int r = 32 - skew + lane;
+    for (; r - lane + 128 <= total; r += 128) {
+        u32 offset[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) offset[i] = stage[r + 32 * i];
+#pragma unroll
+        for (int i = 0; i < 4; i++) emit(r + 32 * i, offset[i]);
+    }
+#pragma unroll 1
+    for (; r < total; r += 32) emit(r, stage[r]);
+}
+
 // One row of [rank, K] for staged items: the coordinate along one dimension. The first dimension
 // needs no remainder (OUTER), the last no quotient (INNER).
 template <bool INNER, bool OUTER>
@@ -311,18 +326,16 @@ __device__ __forceinline__ void write_dimension(const Params &p, u32 d, flat_t f
                                                 flat_t num_rows, const u16 *stage, u32 lane)
 {
     const u64 start = (u64)d * num_rows + row;
-    index_t *out = p.d_indices + start;
+    index_t *const out = p.d_indices + start;
     const flat_t inner = (flat_t)p.multiplier[d], outer = OUTER ? (flat_t)p.multiplier[d - 1] : 0;
     const u32 inner_shift = p.shift[d], outer_shift = OUTER ? p.shift[d - 1] : 0;
     const flat_t extent = (flat_t)p.extent[d];
-    // Whole cache lines a store, but for the ends.
-    for (int r = (int)lane - (int)(start & (LINE_INDICES - 1)); r < (int)total; r += 32) {
-        if (r < 0) continue;
-        const flat_t item = flat + stage[STAGE_SLOT(r)];
+    for_rows(total, (u32)start & (LINE_INDICES - 1), stage, lane, [&](int r, u32 offset) {
+        const flat_t item = flat + offset;
         flat_t coordinate = INNER ? divide(item, inner, inner_shift) : item;
         if (OUTER) coordinate -= divide(item, outer, outer_shift) * extent;
         out[r] = (index_t)coordinate;
-    }
+    });
 }
 
 // Writes rows row .. row + total - 1 for the staged items, which are offsets from item flat.
@@ -331,29 +344,30 @@ __device__ __forceinline__ void write_rows(const Params &p, const Writer &w, fla
 {
     if (!p.rank_last) {
         write_dimension<true, false>(p, 0, flat, row, total, num_rows, stage, lane);
+#pragma unroll 1
         for (u32 d = 1; d < p.rank - 1; d++)
             write_dimension<true, true>(p, d, flat, row, total, num_rows, stage, lane);
         write_dimension<false, true>(p, p.rank - 1, flat, row, total, num_rows, stage, lane);
     } else if (p.rank == 2 && (u64)p.d_indices % sizeof(pair_t) == 0) {
-        pair_t *out = (pair_t *)p.d_indices + row;
+        pair_t *const out = (pair_t *)p.d_indices + row;
         const flat_t outer = (flat_t)p.multiplier[0], extent = (flat_t)p.extent[1];
         const u32 shift = p.shift[0];
-        for (int r = (int)lane - (int)(row & w.skew_mask); r < (int)total; r += 32) {
-            if (r < 0) continue;
-            const flat_t item = flat + stage[STAGE_SLOT(r)];
+        for_rows(total, (u32)row & w.skew_mask, stage, lane, [&](int r, u32 offset) {
+            const flat_t item = flat + offset;
             const flat_t quotient = divide(item, outer, shift);
             pair_t pair;
             pair.x = (index_t)quotient;
             pair.y = (index_t)(item - quotient * extent);
             out[r] = pair;
-        }
+        });
     } else {
         const int skew = (int)((u32)row & w.skew_mask);
         index_t *out = p.d_indices + (u64)row * p.rank - skew * (int)p.rank + lane;
         const u32 step = w.rows_per_step * p.rank;
+#pragma unroll 2
         for (int r = (int)w.row - skew; r < (int)total; r += w.rows_per_step, out += step) {
             if (r < 0) continue;
-            const flat_t item = flat + stage[STAGE_SLOT(r)];
+            const flat_t item = flat + stage[r];
             *out = (index_t)(divide(item, w.inner, w.inner_shift) -
                              divide(item, w.outer, w.outer_shift) * w.extent);
         }
@@ -361,13 +375,19 @@ __device__ __forceinline__ void write_rows(const Params &p, const Writer &w, fla
 }
 
 // Puts the offsets of set flags on the stage; flags covers the 32 items from offset on.
-__device__ __forceinline__ void stage_word(u16 *stage, u32 &slot, u32 flags, u32 offset)
+__device__ __forceinline__ void stage_word(u16 *&slot, u32 flags, u32 offset)
 {
     while (flags) {
-        stage[STAGE_SLOT(slot)] = (u16)(offset + __ffs(flags) - 1);
+        *slot++ = (u16)(offset + __ffs(flags) - 1);
         flags &= flags - 1;
-        slot++;
     }
+}
+
+// The same for a span without a zero, whose lanes would all meet in two banks.
+__device__ __forceinline__ void stage_all(u16 *stage, u32 lane)
+{
+#pragma unroll
+    for (u32 i = lane; i < SPAN_ITEMS / 2; i += 32) ((u32 *)stage)[i] = i * 0x20002 + 0x10000;
 }
 
 __device__ __forceinline__ u32 limit_rows(u32 total, flat_t row, flat_t num_rows)
@@ -386,8 +406,11 @@ __device__ __forceinline__ u32 write_span(const Params &p, const Writer &w, u32 
     const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
     const u32 rows = limit_rows(total, row, num_rows);
     if (rows) {
-        u32 slot = inclusive - count;
-        stage_word(stage, slot, flags, lane * 32);
+        u16 *slot = stage + (inclusive - count);
+        if (total == SPAN_ITEMS)
+            stage_all(stage, lane);
+        else
+            stage_word(slot, flags, lane * 32);
         __syncwarp();  // the stage is filled before other lanes read it
         write_rows(p, w, flat, row, rows, num_rows, stage, lane);
         __syncwarp();  // the stage is read before it is filled again
@@ -410,11 +433,11 @@ __device__ __forceinline__ u32 write_group(const Params &p, const Writer &w, con
     }
     const u32 rows = limit_rows(total, row, num_rows);
     if (rows) {
-        u32 slot = inclusive - count;
-        stage_word(stage, slot, flags.x, lane * 128);
-        stage_word(stage, slot, flags.y, lane * 128 + 32);
-        stage_word(stage, slot, flags.z, lane * 128 + 64);
-        stage_word(stage, slot, flags.w, lane * 128 + 96);
+        u16 *slot = stage + (inclusive - count);
+        stage_word(slot, flags.x, lane * 128);
+        stage_word(slot, flags.y, lane * 128 + 32);
+        stage_word(slot, flags.z, lane * 128 + 64);
+        stage_word(slot, flags.w, lane * 128 + 96);
         __syncwarp();  // the stage is filled before other lanes read it
         write_rows(p, w, flat, row, rows, num_rows, stage, lane);
         __syncwarp();  // the stage is read before it is filled again
@@ -438,7 +461,7 @@ __device__ __forceinline__ void write_count(const Params &p, u64 nonzeros)
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 nonzero_small(const __grid_constant__ Params p)
 {
-    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
     __shared__ u32 warp_before[WARPS], warp_total[WARPS], warp_count[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const Input in = open_input(p);
@@ -556,7 +579,7 @@ __device__ __forceinline__ flat_t place_tile(const Params &p, u32 tile, u32 coun
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 nonzero_select_small(const __grid_constant__ Params p)
 {
-    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tile = draw_tile(p);
     const Input in = open_input(p);
@@ -571,7 +594,7 @@ nonzero_select_small(const __grid_constant__ Params p)
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, LARGE_TILE_BLOCKS)
 nonzero_select_large(const __grid_constant__ Params p)
 {
-    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
     __shared__ __align__(16) u32 bits[WARPS][LARGE_TILE_SPANS * 32];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tile = draw_tile(p);
@@ -652,7 +675,7 @@ nonzero_flag(const __grid_constant__ Params p)
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 nonzero_write(const __grid_constant__ Params p)
 {
-    __shared__ u16 stage[WARPS][STAGE_SLOTS];
+    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
     __shared__ flat_t warp_before[WARPS], warp_total[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 spans = p.num_tiles * p.unit_spans;
