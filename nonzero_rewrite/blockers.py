@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nonzero_plugin.contract import DOMAIN
 from onnx import ModelProto, NodeProto
 
-from nonzero_plugin.contract import DOMAIN
 from nonzero_rewrite.graph import Scope, attribute, is_onnx
 
 _UNBUILDABLE = {
@@ -19,8 +19,10 @@ _UNBUILDABLE = {
     "Unique": "TensorRT-RTX has no implementation of Unique",
 }
 
-# Domains whose operators TensorRT's parser knows or looks up as plugins.
-_KNOWN_DOMAINS = frozenset({"", "ai.onnx", DOMAIN, "trt.plugins"})
+_REDUCING = ("ScatterND", "ScatterElements")
+
+# Domains whose operators TensorRT's parser looks up as plugins, besides ours.
+_KNOWN_DOMAINS = frozenset({"trt.plugins"})
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,28 @@ def find_blockers(model: ModelProto, scopes: list[Scope]) -> list[Blocker]:
         if root.is_function and root.proto.domain == DOMAIN:
             continue
         for scope in root.walk():
-            for handle, node in scope.live():
-                reason = _reason(node, functions)
-                if reason:
+            for handle in scope.foreign:
+                node = scope.nodes[handle]
+                if node.domain not in _KNOWN_DOMAINS | {DOMAIN} and (
+                    (node.domain, node.op_type) not in functions
+                ):
+                    reason = f"TensorRT needs a plugin for {node.domain}::{node.op_type}"
                     found.append(Blocker(scope.path, scope.label(handle), node.op_type, reason))
+            for op_type in (*_UNBUILDABLE, *_REDUCING):
+                for handle in scope.of_type(op_type):
+                    why = _reason(scope.nodes[handle])
+                    if why:
+                        found.append(Blocker(scope.path, scope.label(handle), op_type, why))
     return found
 
 
-def _reason(node: NodeProto, functions: set[tuple[str, str]]) -> str | None:
-    if node.domain not in _KNOWN_DOMAINS:
-        if (node.domain, node.op_type) in functions:
-            return None
-        return f"TensorRT needs a plugin for {node.domain}::{node.op_type}"
-    if node.op_type in _UNBUILDABLE and is_onnx(node, node.op_type):
+def _reason(node: NodeProto) -> str | None:
+    if not is_onnx(node, node.op_type):
+        return None
+    if node.op_type in _UNBUILDABLE:
         return _UNBUILDABLE[node.op_type]
-    if node.op_type in ("ScatterND", "ScatterElements") and is_onnx(node, node.op_type):
-        reduction = attribute(node, "reduction")
-        if reduction is not None and reduction.s not in (b"", b"none"):
-            how = reduction.s.decode(errors="replace")
-            return f"TensorRT-RTX's parser refuses {node.op_type} with reduction {how!r}"
-    return None
+    reduction = attribute(node, "reduction")
+    if reduction is None or reduction.s in (b"", b"none"):
+        return None
+    how = reduction.s.decode(errors="replace")
+    return f"TensorRT-RTX's parser refuses {node.op_type} with reduction {how!r}"

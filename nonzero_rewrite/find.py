@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto
 from nonzero_rewrite.graph import Scope, is_onnx, scopes_of
 from nonzero_rewrite.infer import Types
 from nonzero_rewrite.rules.group import RANK_LAST, Group
+from nonzero_rewrite.tensor_type import declared_dims
 
 _TRACE_KEYS = (
     "pkg.torch.onnx.stack_trace",
@@ -19,6 +20,7 @@ _TRACE_KEYS = (
     "pkg.torch.export.graph_module.stack_trace",
     "namespace",
 )
+
 
 @dataclass(frozen=True)
 class Site:
@@ -54,6 +56,13 @@ class Site:
         """Number of dimensions of the mask."""
         return None if self.dims is None else len(self.dims)
 
+    @property
+    def mask(self) -> str:
+        """The type of the mask, for people."""
+        if self.dims is None:
+            return f"{self.dtype} of unknown rank"
+        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.dims)}]"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return asdict(self)
@@ -65,9 +74,9 @@ def nonzero_nodes(scopes: list[Scope]) -> Iterator[tuple[Scope, int, NodeProto]]
         if root.is_function and root.proto.domain == DOMAIN:
             continue
         for scope in root.walk():
-            for handle, node in scope.live():
-                if node.op_type == "NonZero" and is_onnx(node, "NonZero"):
-                    yield scope, handle, node
+            for handle in scope.of_type("NonZero"):
+                if is_onnx(scope.nodes[handle], "NonZero"):
+                    yield scope, handle, scope.nodes[handle]
 
 
 def site_id(scope: Scope, node: NodeProto, handle: int) -> str:
@@ -103,7 +112,7 @@ def _describe(scope: Scope, handle: int, node: NodeProto, types: Types) -> Site:
         node=scope.label(handle),
         input=mask,
         dtype=of.dtype_name,
-        dims=of.dims,
+        dims=declared_dims(of.dims),
         mask_from=tuple(_origin(scope, mask)),
         consumers=tuple(dict.fromkeys(consumers)),
         transposed=layouts == {RANK_LAST},

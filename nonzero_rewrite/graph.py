@@ -99,8 +99,13 @@ class Scope:
             self._sparse = {tensor.values.name for tensor in proto.sparse_initializer}
         self._output_set = frozenset(self.outputs)
         self._input_set = frozenset(self.inputs)
+        self._index()
+
+    def _index(self) -> None:
+        """Note who makes and who uses each value, and the graphs below."""
         producer, uses = self.producer, self.uses
-        carriers = []
+        by_type: dict[str, list[int]] = {}
+        foreign = []
         for handle, node in enumerate(self.nodes):
             for name in node.output:
                 producer[name] = handle
@@ -109,15 +114,24 @@ class Scope:
                     uses[name].append(handle)
                 else:
                     uses[name] = [handle]
-            if node.op_type in _CONTROL_FLOW or node.domain not in _ONNX_DOMAINS:
-                carriers.append(handle)
+            op_type = node.op_type
+            if op_type in by_type:
+                by_type[op_type].append(handle)
+            else:
+                by_type[op_type] = [handle]
+            if node.domain not in _ONNX_DOMAINS:
+                foreign.append(handle)
+        self._by_type = by_type
+        self.foreign = tuple(foreign)
+        carriers = {*foreign, *(h for op_type in _CONTROL_FLOW for h in by_type.get(op_type, ()))}
         producer.pop("", None)
         uses.pop("", None)
-        for handle in carriers:
+        for handle in sorted(carriers):
             node = self.nodes[handle]
             for name, graph in subgraphs(node):
                 label = f"{node.op_type} {node_label(node, handle)!r}/{name}"
-                child = Scope(graph, f"{path}/{label}" if path else label, self, handle)
+                path = f"{self.path}/{label}" if self.path else label
+                child = Scope(graph, path, self, handle)
                 self.children.append(child)
         for child in self.children:
             self._note_captures(child)
@@ -171,8 +185,12 @@ class Scope:
         """True once ``remove`` was called for ``handle``."""
         return handle in self._removed
 
+    def removed(self) -> list[NodeProto]:
+        """The nodes that were taken out."""
+        return [self.nodes[handle] for handle in sorted(self._removed)]
+
     def live(self) -> Iterator[tuple[int, NodeProto]]:
-        """Handles and nodes that are not removed; inserted ones last."""
+        """Handles and nodes that are not removed; those inserted stand last."""
         for handle, node in enumerate(self.nodes):
             if handle not in self._removed:
                 yield handle, node
@@ -208,15 +226,21 @@ class Scope:
     def inputs_of(self, handle: int) -> list[str]:
         """The values a node needs, those captured by the graphs it carries included."""
         names = [name for name in self.nodes[handle].input if name]
-        for child in self.children:
-            if child.holder == handle:
-                names += child.free_names()
+        if self.children:
+            for child in self.children:
+                if child.holder == handle:
+                    names += child.free_names()
         return names
 
     def free_names(self) -> list[str]:
         """The values this graph, or one below it, takes from outside."""
         named = dict.fromkeys([*self.uses, *self.captures, *self.outputs])
         return [name for name in named if not self.defines(name)]
+
+    def of_type(self, op_type: str) -> list[int]:
+        """Handles of the nodes of this graph, not removed, whose operator is called so."""
+        handles = self._by_type.get(op_type, ())
+        return [handle for handle in handles if handle not in self._removed]
 
     def walk(self) -> Iterator[Scope]:
         """This scope and all below it."""
@@ -362,6 +386,7 @@ class Scope:
     # -- bookkeeping ---------------------------------------------------------------------------
 
     def _note_node(self, node: NodeProto, handle: int) -> None:
+        self._by_type.setdefault(node.op_type, []).append(handle)
         for name in node.output:
             if name:
                 self.producer[name] = handle

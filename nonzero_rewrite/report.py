@@ -116,9 +116,8 @@ def _grouped(decisions: Sequence[Decision]) -> list[list[Decision]]:
 
 
 def _mask(site: Site) -> str:
-    dims = "?" if site.dims is None else ", ".join("?" if d is None else str(d) for d in site.dims)
     source = f" from {site.mask_from[0]}" if site.mask_from else ""
-    return f"{site.dtype}[{dims}]{source}"
+    return f"{site.mask}{source}"
 
 
 def _becomes(decision: Decision, size: int) -> str:

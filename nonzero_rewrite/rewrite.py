@@ -7,8 +7,10 @@ run is a run whose result nobody writes, and cannot disagree with the real one.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from nonzero_plugin.contract import DOMAIN, OP_TYPE
@@ -19,7 +21,7 @@ from nonzero_rewrite.errors import PlanError, UnsupportedModelError
 from nonzero_rewrite.find import Site, describe_sites, nonzero_nodes, site_id
 from nonzero_rewrite.function import CAP_OPSET, add_function, import_domain, is_ours
 from nonzero_rewrite.graph import Scope, scopes_of
-from nonzero_rewrite.infer import Types, value_info
+from nonzero_rewrite.infer import Types
 from nonzero_rewrite.options import Options, SiteOptions
 from nonzero_rewrite.plan import Decision, RewritePlan
 from nonzero_rewrite.rules import SkipReason, fold, lift
@@ -29,6 +31,7 @@ from nonzero_rewrite.rules.group import Group, Grouper
 from nonzero_rewrite.rules.plugin import place, refusal
 from nonzero_rewrite.rules.scatter import elementwise, where_scatter
 from nonzero_rewrite.rules.tape import SITE_KEY, Names, set_metadata
+from nonzero_rewrite.tensor_type import value_info
 from nonzero_rewrite.values import Facts
 
 _FOLDS = (("unused", fold.unused), ("constant", fold.constant), ("ramp", fold.ramp))
@@ -68,7 +71,20 @@ def rewrite(model: ModelProto, options: Options | None = None) -> RewriteResult:
         PlanError: when ``options`` name what the model does not have, or ask for the impossible.
         UnsupportedModelError: when the model cannot carry the operator (see the text).
     """
-    return _Rewriter(model, options or Options()).run()
+    with _no_garbage_collection():
+        return _Rewriter(model, options or Options()).run()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """An index makes many small objects and no cycles worth finding; looking costs a third more."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass
@@ -157,13 +173,13 @@ class _Rewriter:
         for group in Grouper(scope, self.context.facts, through_casts=True, share=True).groups(
             handles
         ):
-            nodes = group.nodes
+            members = list(zip(group.members, group.nodes, strict=True))
             self._eliminate_uses(group)
             if group.members and "count" in self.options.rules:
                 verdict = count(group, self.context)
-                for node in nodes:
+                for _, node in members:
                     self._note(node, "count", verdict)
-            for handle, node in zip(handles_of(group, nodes), nodes, strict=True):
+            for handle, node in members:
                 if scope.is_removed(handle):
                     self._decide(node, "removed")
 
@@ -348,9 +364,9 @@ class _Rewriter:
 
     def _nonzeros(self, scope: Scope) -> Iterator[tuple[int, NodeProto]]:
         """The NonZero nodes of one graph that are not decided yet."""
-        for handle, node in scope.live():
-            if node.op_type == "NonZero" and self._tag(node):
-                yield handle, node
+        for handle in scope.of_type("NonZero"):
+            if self._tag(scope.nodes[handle]):
+                yield handle, scope.nodes[handle]
 
     # -- model ---------------------------------------------------------------------------------
 
@@ -395,8 +411,7 @@ class _Rewriter:
         """Remove weights that only removed nodes used."""
         freed = {
             name
-            for handle, node in enumerate(scope.nodes)
-            if scope.is_removed(handle)
+            for node in scope.removed()
             for name in node.input
             if name in scope.initializers and not scope.is_input(name) and not scope.is_used(name)
         }
@@ -409,29 +424,18 @@ class _Rewriter:
     def _update_value_info(self, scope: Scope) -> None:
         """Drop types of values that are gone; add those of the plugin's outputs."""
         proto = scope.proto
-        gone = {
-            name
-            for handle, node in enumerate(scope.nodes)
-            if scope.is_removed(handle)
-            for name in node.output
-        }
+        gone = {name for node in scope.removed() for name in node.output}
         gone -= scope.producer.keys()
         for number in reversed(range(len(proto.value_info))):
             if proto.value_info[number].name in gone:
                 del proto.value_info[number]
         known = {info.name for info in proto.value_info}
-        for _, node in scope.live():
-            if node.op_type == OP_TYPE and is_ours(node):
+        for node in (scope.nodes[handle] for handle in scope.of_type(OP_TYPE)):
+            if is_ours(node):
                 for name in node.output:
                     if name not in known and not scope.is_output(name):
                         of = self.context.facts.types.of(scope, name)
                         proto.value_info.append(value_info(name, of))
-
-
-def handles_of(group: Group, nodes: list[NodeProto]) -> list[int]:
-    """Handles of ``nodes``, which were members of ``group``."""
-    wanted = {id(node): None for node in nodes}
-    return [handle for handle, node in enumerate(group.scope.nodes) if id(node) in wanted]
 
 
 def onnx_opset(model: ModelProto) -> int:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
-from nonzero_rewrite.infer import TensorType, Types, tensor_bytes
+from nonzero_rewrite.infer import Types
+from nonzero_rewrite.tensor_type import tensor_items
 
 MAX_FOLDED_ITEMS = 1 << 16
 """Constants beyond this many items are not folded: a model file is no place for index tables."""
@@ -224,8 +225,8 @@ def _fill_of(value: NDArray[np.generic]) -> bool | None:
 
 
 def _array(tensor: TensorProto) -> NDArray[np.generic] | None:
-    items = int(np.prod(tensor.dims, dtype=object)) if tensor.dims else 1
-    if items > MAX_FOLDED_ITEMS or tensor_bytes(tensor) > 16 * MAX_FOLDED_ITEMS:
+    external = tensor.data_location == TensorProto.EXTERNAL
+    if external or tensor_items(tensor) > MAX_FOLDED_ITEMS:
         return None
     try:
         return numpy_helper.to_array(tensor)
@@ -298,10 +299,3 @@ def _evaluate(
         return None
     value = np.asarray(result)
     return value if value.size <= MAX_FOLDED_ITEMS else None
-
-
-def type_of_array(value: NDArray[np.generic]) -> TensorType:
-    """The ``TensorType`` of a constant."""
-    return TensorType(
-        int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype)), tuple(int(d) for d in value.shape)
-    )

@@ -14,9 +14,9 @@ from nonzero_plugin.contract import DOMAIN
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from nonzero_rewrite.graph import Scope, is_onnx, subgraphs
-from nonzero_rewrite.infer import tensor_type, value_info
 from nonzero_rewrite.rules.context import Context
 from nonzero_rewrite.rules.tape import RULE_KEY, set_metadata
+from nonzero_rewrite.tensor_type import tensor_items, tensor_type, value_info
 from nonzero_rewrite.values import MAX_FOLDED_ITEMS
 
 FunctionId = tuple[str, str]
@@ -206,7 +206,7 @@ def _liftable(
             tensor is not None
             and not owner.is_input(name)
             and tensor.data_location != TensorProto.EXTERNAL
-            and tensor.ByteSize() <= 16 * MAX_FOLDED_ITEMS
+            and tensor_items(tensor) <= MAX_FOLDED_ITEMS
         )
     if (owner, handle) in order:
         return True

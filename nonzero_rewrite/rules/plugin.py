@@ -33,11 +33,11 @@ from nonzero_plugin.contract import (
 from onnx import NodeProto, TensorProto, helper
 
 from nonzero_rewrite.graph import Scope
-from nonzero_rewrite.infer import TensorType
 from nonzero_rewrite.rules import SkipReason
 from nonzero_rewrite.rules.context import Context
 from nonzero_rewrite.rules.group import RANK_FIRST, RANK_LAST, Group
 from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY, SITE_KEY, Tape, set_metadata
+from nonzero_rewrite.tensor_type import TensorType
 
 PLUGIN_TYPES = frozenset(
     {
@@ -134,7 +134,7 @@ def place(
         # Directly behind the plugin, in front of every user; a copy, so that its metadata lives on.
         turn = NodeProto()
         turn.CopyFrom(scope.nodes[scope.producer[canon[RANK_LAST]]])
-        if turn.op_type == "Transpose":
+        if turn.op_type == "Transpose" and group.aliases[turn.input[0]] is RANK_FIRST:
             turn.input[0] = main
             extra.nodes.append(turn)
         else:

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
-from nonzero_rewrite.infer import TensorType
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape
+from nonzero_rewrite.tensor_type import TensorType
 from nonzero_rewrite.values import Facts
 
 _WHERE_TYPES = frozenset(
@@ -165,7 +165,7 @@ def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar |
     if scalar is not None:
         return _Scalar(scalar)
     constant = facts.constant(owner, name)
-    if constant is not None and constant.size and bool(np.all(constant == constant.flat[0])):
+    if constant is not None and constant.size and _all_same_bits(constant):
         return _Scalar(constant.reshape(-1)[0])
     node = owner.made_by(name)
     if node is None:
@@ -181,6 +181,14 @@ def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar |
         if below is not None:
             return _Scalar(below.source, (*below.casts, int_attribute(node, "to", 0)))
     return None
+
+
+def _all_same_bits(value: NDArray[np.generic]) -> bool:
+    """Equal to the last bit: 0.0 equals -0.0, and a NaN equals nothing, yet both are written."""
+    if value.dtype.hasobject:
+        return bool(np.all(value == value.flat[0]))
+    items = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)
+    return bool(np.all(items == items[0]))
 
 
 @dataclass

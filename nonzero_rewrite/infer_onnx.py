@@ -1,0 +1,207 @@
+"""ONNX's own shape inference, on just the part of a model that is in question.
+
+It runs on the ancestors of the values asked for and without any weights, so its cost follows the
+size of that part and never the size of the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+
+import onnx
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    ValueInfoProto,
+)
+
+from nonzero_rewrite.graph import Scope, attribute, is_onnx, subgraphs
+from nonzero_rewrite.tensor_type import (
+    OWN_SYMBOL,
+    UNKNOWN,
+    TensorType,
+    is_small,
+    tensor_type,
+    value_info,
+)
+
+log = logging.getLogger(__name__)
+
+_RUNS = itertools.count()
+
+Inferred = Iterator[tuple[Scope, dict[str, ValueInfoProto]]]
+
+
+def infer_ancestors(
+    model: ModelProto,
+    main: Scope,
+    wanted: list[tuple[Scope, str]],
+    known: Callable[[str], TensorType],
+) -> Inferred:
+    """Types of everything that ``wanted`` is computed from, by graph; empty for a broken model.
+
+    Args:
+        model: the model, for its opset imports and functions.
+        main: the scope of its main graph.
+        wanted: values of ``main`` and of graphs below it.
+        known: types of ``main``'s values that need no inference.
+    """
+    skeleton, handles = _skeleton(model, main, wanted, known)
+    try:
+        inferred = _infer_with_ranks(skeleton)
+    except Exception as err:  # inference of a broken model may raise anything
+        log.debug("shape inference stopped: %s", err)
+        return iter(())
+    given = {dim.dim_param for dim in _dims_below(skeleton.graph)}
+    prefix = f"{OWN_SYMBOL}{next(_RUNS)}."
+    for dim in _dims_below(inferred.graph):
+        if dim.dim_param and dim.dim_param not in given:
+            dim.dim_param = prefix + dim.dim_param
+    return _collect(inferred.graph, main, handles)
+
+
+def _dims_below(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
+    """Every dimension that a type in ``graph``, or in a graph below it, has."""
+    for info in (*graph.value_info, *graph.input, *graph.output):
+        yield from info.type.tensor_type.shape.dim
+    for node in graph.node:
+        for _, body in subgraphs(node):
+            yield from _dims_below(body)
+
+
+def _skeleton(
+    model: ModelProto,
+    main: Scope,
+    wanted: list[tuple[Scope, str]],
+    known: Callable[[str], TensorType],
+) -> tuple[ModelProto, list[int]]:
+    """A model of the ancestors of ``wanted`` without weights, and the handles of its nodes."""
+    roots = [name for scope, name in wanted if scope is main]
+    for scope, _ in wanted:
+        top = scope
+        while top.parent is not None and top.parent is not main:
+            top = top.parent
+        if top is not main:
+            roots += [name for name in main.nodes[top.holder].output if name]
+    handles, nodes, boundary = [], [], set(roots)
+    skeleton = ModelProto(ir_version=max(model.ir_version, 8))
+    skeleton.opset_import.extend(model.opset_import)
+    skeleton.functions.extend(model.functions)
+    graph = skeleton.graph
+    graph.name = "skeleton"
+    for handle in main.ancestors(roots, lambda name: known(name).is_complete):
+        node = main.nodes[handle]
+        constant = _constant_tensor(node)
+        if constant is not None and not is_small(constant):
+            of = TensorType(constant.data_type, tuple(constant.dims))
+            graph.input.append(value_info(node.output[0], of))
+            continue
+        handles.append(handle)
+        nodes.append(node)
+        boundary.update(node.input)
+        if main.children:
+            boundary.update(main.inputs_of(handle))
+    graph.node.extend(nodes)
+    made = {name for node in nodes for name in node.output}
+    made.update(value.name for value in graph.input)
+    for name in sorted(boundary - made - {""}):
+        tensor = main.initializers.get(name)
+        if tensor is not None and is_small(tensor):
+            graph.initializer.append(tensor)
+        elif known(name) != UNKNOWN:
+            graph.input.append(value_info(name, known(name)))
+    for name in roots:
+        if name in made:
+            graph.output.add().name = name
+    return skeleton, handles
+
+
+def _constant_tensor(node: NodeProto) -> TensorProto | None:
+    if not is_onnx(node, "Constant"):
+        return None
+    attr = attribute(node, "value")
+    return None if attr is None else attr.t
+
+
+def _collect(graph: GraphProto, scope: Scope, handles: list[int]) -> Inferred:
+    """What inference wrote into ``graph`` and the graphs below, each with its scope."""
+    yield scope, {info.name: info for info in (*graph.value_info, *graph.output)}
+    if not scope.children:
+        return
+    for handle, node in zip(handles, graph.node, strict=True):
+        for name, body in subgraphs(node):
+            for child in scope.children:
+                if child.holder == handle and child.path.endswith("/" + name):
+                    yield from _collect(body, child, list(range(len(body.node))))
+
+
+_SHAPED_BY = {"Reshape": 1, "ConstantOfShape": 0, "Expand": 1}
+"""The input whose length is the rank of the output, or for Expand bounds it from below."""
+
+_MAX_ROUNDS = 8
+
+
+def _infer_with_ranks(model: ModelProto) -> ModelProto:
+    """ONNX shape inference, helped where it gives up: at a Reshape to a computed shape.
+
+    The sizes are unknown there, but the length of the shape tensor is the rank. Each round tells
+    inference the ranks found so and runs it again, until it learns nothing new.
+    """
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for _ in range(_MAX_ROUNDS):
+        hints = _rank_hints(inferred.graph)
+        if not hints:
+            break
+        for number in reversed(range(len(inferred.graph.value_info))):
+            if inferred.graph.value_info[number].name in hints:
+                del inferred.graph.value_info[number]
+        inferred.graph.value_info.extend(hints.values())
+        for info in inferred.graph.output:
+            if info.name in hints:
+                info.CopyFrom(hints[info.name])
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
+    return inferred
+
+
+def _rank_hints(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """Types with ranks for values whose rank inference left open."""
+    shaped = [
+        node
+        for node in graph.node
+        if node.op_type in _SHAPED_BY
+        and is_onnx(node, node.op_type)
+        and len(node.input) > _SHAPED_BY[node.op_type]
+    ]
+    if not shaped:
+        return {}
+    infos = {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+
+    def known(name: str) -> TensorType:
+        if name in tensors:
+            return TensorType(tensors[name].data_type, tuple(tensors[name].dims))
+        return tensor_type(infos[name].type) if name in infos else UNKNOWN
+
+    hints = {}
+    for node in shaped:
+        output = known(node.output[0])
+        length = known(node.input[_SHAPED_BY[node.op_type]]).dims
+        if output.dims is not None or length is None or len(length) != 1:
+            continue
+        data = known(node.input[0])
+        rank = length[0]
+        if not isinstance(rank, int) or (node.op_type == "Expand" and data.rank is None):
+            continue
+        if node.op_type == "Expand":
+            rank = max(rank, data.rank or 0)
+        elem_type = output.elem_type or data.elem_type
+        if elem_type:
+            hints[node.output[0]] = value_info(
+                node.output[0], TensorType(elem_type, (None,) * rank)
+            )
+    return hints
