@@ -108,6 +108,12 @@ def _cast(draw: Draw, dtype: np.dtype[Any]) -> Draw:
 
 def _floats(model: ModelSpec) -> list[Draw]:
     thresholds = np.array(model.floats or (0.5,))
+
+    def beyond(rng: np.random.Generator, shape: Shape, sign: int) -> np.ndarray:
+        """On one side of one threshold."""
+        bound = rng.choice(thresholds)
+        return np.asarray(bound + sign * rng.random(shape) * (abs(bound) + 1))
+
     return [
         lambda rng, shape: rng.standard_normal(shape),
         lambda rng, shape: rng.random(shape),
@@ -121,6 +127,10 @@ def _floats(model: ModelSpec) -> list[Draw]:
         lambda rng, shape: (
             rng.choice(thresholds, shape) + rng.choice(np.array([-1e-3, 0.0, 1e-3]), shape)
         ),
+        lambda rng, shape: beyond(rng, shape, 1),
+        lambda rng, shape: beyond(rng, shape, -1),
+        lambda rng, shape: beyond(rng, shape, 1) * (rng.random(shape) < 0.5),
+        lambda rng, shape: np.full(shape, rng.choice(thresholds)),
         lambda rng, shape: rng.random(shape) < 0.5,
         lambda rng, shape: rng.standard_normal(shape) * 100,
         lambda rng, shape: np.sort(rng.standard_normal(shape).reshape(-1)).reshape(shape),

@@ -161,7 +161,9 @@ class InputSearch:
             if enough or not self._spec.symbols or self._late():
                 break
         self.state.sizes = best[1]
-        if self._spec.inputs:  # the sweep reaches the same and more at the sizes chosen
+        if (
+            self._spec.inputs and not self._late()
+        ):  # the sweep reaches the same and more at the sizes chosen
             self.state.reached = given
             self._extremes.clear()
 
@@ -353,12 +355,14 @@ def _goals(position: int, looked_at: np.ndarray, indices: np.ndarray) -> set[Goa
         if indices.shape[0] == selected > 1 and not np.array_equal(indices, indices.T):
             goals.add(("as many as the rank", position))
     if looked_at.dtype.kind not in "biucOUS":
-        size = np.abs(looked_at)
+        with np.errstate(invalid="ignore"):
+            size = np.abs(looked_at)
+            small = (size > 0) & (size < float_info(looked_at.dtype).smallest_normal)
         seen = {
             "float": True,
             "-0.0": np.any((looked_at == 0) & np.signbit(looked_at)),
             "NaN": np.any(np.isnan(looked_at)),
-            "subnormal": np.any((size > 0) & (size < float_info(looked_at.dtype).smallest_normal)),
+            "subnormal": np.any(small),
         }
         goals |= {(name, position) for name, reached in seen.items() if reached}
     return goals

@@ -99,8 +99,8 @@ def write_reports(
     """Print the account unless stdout carries JSON, and write the files asked for."""
     from rich.console import Console
 
-    from nonzero_rewrite.files import write_text
     from nonzero_rewrite.verify_report import junit_xml, render_verification
+    from nonzero_rewrite.write import write_text
 
     if json_file == STDOUT:
         click.echo(json.dumps(result.to_dict(), indent=2))
