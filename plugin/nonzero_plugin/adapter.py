@@ -85,7 +85,7 @@ def make_classes(trt: Any) -> PluginClasses:
             self.dtype = dtype
             self.launch: Any = None
             self.failure: Exception | None = None  # of a callback that could not raise it
-            self.serialized: Any = None  # TensorRT borrows the fields: they live as long as this
+            self.serialized: Any = None  # the fields and their arrays, which TensorRT borrows
 
         @never_raises(lambda self: self)
         def get_capability_interface(self, type: Any) -> Any:
@@ -150,14 +150,15 @@ def make_classes(trt: Any) -> PluginClasses:
                 self.failure = error
                 raise
 
-        @never_raises(lambda self: self.serialized)
+        @never_raises(lambda self: None)
         def get_fields_to_serialize(self) -> Any:
             """Everything the runtime needs to make this plugin again."""
             if self.dtype is None:
                 raise ContractError("the plugin was serialized before TensorRT told its input type")
             stored = fields.to_fields(self.config, self.dtype.onnx, writer())
-            self.serialized = trt.PluginFieldCollection([_to_trt(trt, field) for field in stored])
-            return self.serialized
+            collection = trt.PluginFieldCollection([_to_trt(trt, field) for field in stored])
+            self.serialized = (collection, stored)
+            return collection
 
         @never_raises(lambda self: self.clone())
         def attach_to_context(self, resource_context: Any) -> Any:

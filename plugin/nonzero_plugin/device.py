@@ -22,9 +22,9 @@ from nonzero_plugin.errors import CudaError
 from nonzero_plugin.launch import (
     BLOCK_THREADS,
     LaunchPlan,
+    is_wide,
     kernel_defines,
     num_items,
-    is_wide,
     plan_launch,
 )
 
@@ -99,7 +99,7 @@ class Kernels:
     image: bytes
     module: Any
     functions: dict[str, Any]
-    resident_flag_blocks: int
+    resident_blocks: dict[str, int]
 
 
 _loaded: dict[tuple[int, tuple[tuple[str, int], ...]], Kernels] = {}
@@ -133,13 +133,14 @@ def _load(defines: dict[str, int]) -> Kernels:
     functions = {
         name: call(driver.cuModuleGetFunction, module, name.encode()) for name in _KERNELS
     }
-    a_processor = call(
-        driver.cuOccupancyMaxActiveBlocksPerMultiprocessor,
-        functions["nonzero_flag"],
-        BLOCK_THREADS,
-        0,
-    )
-    resident = int(a_processor) * _attribute("MULTIPROCESSOR_COUNT", device)
+    processors = _attribute("MULTIPROCESSOR_COUNT", device)
+    resident = {
+        name: processors
+        * int(
+            call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, BLOCK_THREADS, 0)
+        )
+        for name, function in functions.items()
+    }
     return Kernels(image, module, functions, resident)
 
 
@@ -183,7 +184,10 @@ class DriverLaunch:
         """
         items = num_items(dims)
         kernels = load_kernels(dtype, config, wide=is_wide(items))
-        self.plan: LaunchPlan = plan_launch(dims, dtype, config, kernels.resident_flag_blocks)
+        resident = kernels.resident_blocks
+        self.plan: LaunchPlan = plan_launch(
+            dims, dtype, config, resident["nonzero_flag"], resident["nonzero_write"]
+        )
         self._kernels = kernels
         self._overflow = (
             OverflowWord() if config.max_nonzero and config.max_nonzero < items else None

@@ -5,8 +5,8 @@ tests show it on any. The constants are handed to ``kernels/nonzero.cu`` as ``-D
 sides count with the same numbers.
 
 Words, as the kernel uses them: a *span* is 1024 consecutive items, 32 bits of flags for each lane
-of one warp. A *tile* is what one block of the one-pass kernel takes, a *unit* what one block of
-the two-pass writer takes, a *segment* the run of units that one block of the flag kernel takes.
+of one warp. A *tile* is what one block of the one-pass kernel takes, a *segment* the run of spans
+that one block of the flag kernel takes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ LARGE_TILE_BLOCKS = 6
 """Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
 LARGE_FROM_BYTES = 1 << 26
 """Inputs of at least this size use the larger tile in the one-pass kernel."""
-LARGE_UNIT_SPANS = 32
-SMALL_UNIT_SPANS = WARPS
-LARGE_UNITS_FROM_ITEMS = 1 << 22
+SPANS_MULTIPLE = 32
+"""The two-pass kernels work on a multiple of so many spans, whatever a step of theirs is."""
 MAX_SEGMENTS = 2048
 ALIGNMENT = 16
 """Bytes of a vector load. The kernel starts at the aligned address at or below the input's, so up
@@ -97,13 +96,8 @@ def _select_bytes(items: int, dtype: DType) -> int:
     return 8 + 8 * _covering(items, _select_tile_items(items, dtype))
 
 
-def _unit_spans(items: int) -> int:
-    return LARGE_UNIT_SPANS if items >= LARGE_UNITS_FROM_ITEMS else SMALL_UNIT_SPANS
-
-
 def _flag_spans(items: int) -> int:
-    """Spans with a word of flags, in whole large units so that every type's steps divide them."""
-    return _covering(items, LARGE_UNIT_SPANS * SPAN_ITEMS) * LARGE_UNIT_SPANS
+    return _covering(items, SPANS_MULTIPLE * SPAN_ITEMS) * SPANS_MULTIPLE
 
 
 def _flag_bytes(items: int) -> int:
@@ -139,6 +133,7 @@ def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[s
         "BLOCK_THREADS": BLOCK_THREADS,
         "SPAN_ITEMS": SPAN_ITEMS,
         "ALIGNMENT": ALIGNMENT,
+        "MAX_SEGMENTS": MAX_SEGMENTS,
         "LARGE_TILE_SPANS": LARGE_TILE_SPANS[dtype.itemsize],
         "LARGE_TILE_BLOCKS": LARGE_TILE_BLOCKS,
     }
@@ -187,11 +182,15 @@ class LaunchPlan:
     parameters: bytes
 
 
-_PARAMETERS = struct.Struct("=5Q3Q6I8Q8Q8I")
+_PARAMETERS = struct.Struct("=5Q3Q8I8Q8Q8I")
 
 
 def plan_launch(
-    dims: tuple[int, ...], dtype: DType, config: NonZeroConfig, resident_blocks: int
+    dims: tuple[int, ...],
+    dtype: DType,
+    config: NonZeroConfig,
+    flag_blocks: int,
+    write_blocks: int,
 ) -> LaunchPlan:
     """Plan one enqueue.
 
@@ -199,7 +198,8 @@ def plan_launch(
         dims: extents of the input, rank 1 to 8.
         dtype: its element type.
         config: the node's settings.
-        resident_blocks: blocks of the flag kernel the device runs at once; a hint for balance.
+        flag_blocks: blocks of ``nonzero_flag`` the device runs at once; a hint for balance.
+        write_blocks: the same for ``nonzero_write``.
 
     Raises:
         ContractError: for a rank outside 1 to 8 or a negative extent.
@@ -208,13 +208,14 @@ def plan_launch(
     rank = len(dims)
     path = _path(items, rank, config)
     wide = is_wide(items)
-    zeroed_words = 0
-    unit_spans = num_segments = units_per_segment = 0
+    zeroed_words = num_tiles = spans = num_segments = segment_spans = 0
+    segment_division = (0, 0)
+    steps: tuple[Step, ...]
     if path == "empty":
         return LaunchPlan(path, False, 0, (), bytes(_PARAMETERS.size))
     if path == "small":
         num_tiles = _covering(items, SMALL_TILE_ITEMS)
-        steps: tuple[Step, ...] = (Step("nonzero_small", num_tiles),)
+        steps = (Step("nonzero_small", num_tiles),)
     elif path == "select":
         tile_items = _select_tile_items(items, dtype)
         num_tiles = _covering(items, tile_items)
@@ -223,16 +224,16 @@ def plan_launch(
         steps = (Step(f"nonzero_select_{size}", num_tiles),)
     else:
         spans = _flag_spans(items)
-        unit_spans = _unit_spans(items)
-        num_tiles = spans // unit_spans
-        # A segment is a whole number of units and of the flag kernel's steps.
+        # Two segments for each block that fits the device, of whole steps of the flag kernel.
         step_spans = WARPS * max(1, 4 // dtype.itemsize)
-        quantum = max(unit_spans, step_spans)
-        most = max(1, min(resident_blocks, MAX_SEGMENTS))
-        quanta = -(-(spans // quantum) // most)
-        units_per_segment = quanta * quantum // unit_spans
-        num_segments = -(-num_tiles // units_per_segment)
-        steps = (Step("nonzero_flag", num_segments), Step("nonzero_write", num_tiles))
+        most = max(1, min(2 * flag_blocks, MAX_SEGMENTS))
+        segment_spans = step_spans * -(-spans // (step_spans * most))
+        segment_division = magic(segment_spans, 32)
+        num_segments = -(-spans // segment_spans)
+        steps = (
+            Step("nonzero_flag", num_segments),
+            Step("nonzero_write", max(1, min(write_blocks, spans // WARPS))),
+        )
 
     bits = 64 if wide else 32
     multipliers, shifts = [0] * MAX_RANK, [0] * MAX_RANK
@@ -248,8 +249,8 @@ def plan_launch(
     parameters = _PARAMETERS.pack(
         *(0, 0, 0, 0, 0),
         *(items, min(items, config.max_nonzero or items), word_mask),
-        *(rank, int(is_one_pass(rank, config)), num_tiles),
-        *(unit_spans, num_segments, units_per_segment),
+        *(rank, int(is_one_pass(rank, config)), num_tiles, spans),
+        *(num_segments, segment_spans, *segment_division),
         *multipliers,
         *extents,
         *shifts,

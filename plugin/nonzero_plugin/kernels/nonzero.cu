@@ -31,7 +31,8 @@
 // vectors can be loaded; the item at v is item v - head of the tensor.
 //
 // Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
-// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, LARGE_TILE_SPANS (a warp's), LARGE_TILE_BLOCKS (a processor's).
+// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_SEGMENTS, LARGE_TILE_SPANS (a warp's) and
+// LARGE_TILE_BLOCKS (a processor's).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -67,6 +68,7 @@ typedef u32 flat_t;
 #define WARPS (BLOCK_THREADS / 32)
 #define FLAG_SPANS (WORD_BYTES < 4 ? 4 / WORD_BYTES : 1)  // loaded together by a warp
 #define GROUP_SPANS 4                                     // written together by a warp, if sparse
+#define DENSE(nonzeros, items) ((nonzeros) > (items) / 8)  // rows are written span by span
 #define LINE_INDICES (128 / INDEX_BYTES)                  // of one cache line
 
 struct Params {
@@ -80,10 +82,11 @@ struct Params {
     u64 mask;  // of one 32-bit word of 1-, 2- or 4-byte items, or of one 8-byte item
     u32 rank;
     u32 rank_last;
-    u32 num_tiles;  // tiles, or units of unit_spans spans
-    u32 unit_spans;
+    u32 num_tiles;
+    u32 spans;  // with a word of flags, a multiple of 32
     u32 num_segments;
-    u32 units_per_segment;
+    u32 segment_spans;
+    u32 segment_multiplier, segment_shift;  // span / segment_spans
     u64 multiplier[8];  // floor(flat / stride[d]) by multiply and shift, see divide()
     u64 extent[8];      // of dimension d; 0 for d = 0, whose coordinate is never reduced
     u32 shift[8];
@@ -252,11 +255,12 @@ __device__ __forceinline__ u64 warp_sum(u64 x)
     return x;
 }
 
-__device__ __forceinline__ u32 warp_inclusive_sum(u32 x, u32 lane)
+template <typename T>
+__device__ __forceinline__ T warp_inclusive_sum(T x, u32 lane)
 {
 #pragma unroll
     for (int d = 1; d < 32; d <<= 1) {
-        const u32 below = __shfl_up_sync(ALL_LANES, x, d);
+        const T below = __shfl_up_sync(ALL_LANES, x, d);
         if (lane >= d) x += below;
     }
     return x;
@@ -395,54 +399,43 @@ __device__ __forceinline__ u32 limit_rows(u32 total, flat_t row, flat_t num_rows
     return row >= num_rows ? 0 : (u32)min((flat_t)total, num_rows - row);
 }
 
-// Writes the rows of one span and returns how many it has: flags is the lane's word, flat the item of
+// Writes the rows of one span: flags is the lane's word, flat the item of
 // the span's first position, row the output row of its first non-zero item, num_rows K (rank_last: K
 // or anything between K and max_rows).
-__device__ __forceinline__ u32 write_span(const Params &p, const Writer &w, u32 flags, flat_t flat, flat_t row,
+__device__ __forceinline__ void write_span(const Params &p, const Writer &w, u32 flags, flat_t flat, flat_t row,
                                           flat_t num_rows, u16 *stage, u32 lane)
 {
     const u32 count = __popc(flags);
     const u32 inclusive = warp_inclusive_sum(count, lane);
     const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
     const u32 rows = limit_rows(total, row, num_rows);
-    if (rows) {
-        u16 *slot = stage + (inclusive - count);
-        if (total == SPAN_ITEMS)
-            stage_all(stage, lane);
-        else
-            stage_word(slot, flags, lane * 32);
-        __syncwarp();  // the stage is filled before other lanes read it
-        write_rows(p, w, flat, row, rows, num_rows, stage, lane);
-        __syncwarp();  // the stage is read before it is filled again
-    }
-    return total;
+    if (rows == 0) return;
+    u16 *slot = stage + (inclusive - count);
+    if (total == SPAN_ITEMS)
+        stage_all(stage, lane);
+    else
+        stage_word(slot, flags, lane * 32);
+    __syncwarp();  // the stage is filled before other lanes read it
+    write_rows(p, w, flat, row, rows, num_rows, stage, lane);
+    __syncwarp();  // the stage is read before it is filled again
 }
 
-// The same for GROUP_SPANS spans whose words are in memory, in one go when they fit the stage.
-__device__ __forceinline__ u32 write_group(const Params &p, const Writer &w, const u32 *bits, flat_t flat,
-                                           flat_t row, flat_t num_rows, u16 *stage, u32 lane)
+// The same for GROUP_SPANS spans with at most SPAN_ITEMS non-zero items: flags are four words in order.
+__device__ __forceinline__ void write_group(const Params &p, const Writer &w, uint4 flags, flat_t flat, flat_t row,
+                                            flat_t num_rows, u16 *stage, u32 lane)
 {
-    const uint4 flags = ((const uint4 *)bits)[lane];
     const u32 count = __popc(flags.x) + __popc(flags.y) + __popc(flags.z) + __popc(flags.w);
     const u32 inclusive = warp_inclusive_sum(count, lane);
-    const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
-    if (total > SPAN_ITEMS) {
-        for (u32 s = 0; s < GROUP_SPANS; s++)
-            row += write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, row, num_rows, stage, lane);
-        return total;
-    }
-    const u32 rows = limit_rows(total, row, num_rows);
-    if (rows) {
-        u16 *slot = stage + (inclusive - count);
-        stage_word(slot, flags.x, lane * 128);
-        stage_word(slot, flags.y, lane * 128 + 32);
-        stage_word(slot, flags.z, lane * 128 + 64);
-        stage_word(slot, flags.w, lane * 128 + 96);
-        __syncwarp();  // the stage is filled before other lanes read it
-        write_rows(p, w, flat, row, rows, num_rows, stage, lane);
-        __syncwarp();  // the stage is read before it is filled again
-    }
-    return total;
+    const u32 rows = limit_rows(__shfl_sync(ALL_LANES, inclusive, 31), row, num_rows);
+    if (rows == 0) return;
+    u16 *slot = stage + (inclusive - count);
+    stage_word(slot, flags.x, lane * 128);
+    stage_word(slot, flags.y, lane * 128 + 32);
+    stage_word(slot, flags.z, lane * 128 + 64);
+    stage_word(slot, flags.w, lane * 128 + 96);
+    __syncwarp();  // the stage is filled before other lanes read it
+    write_rows(p, w, flat, row, rows, num_rows, stage, lane);
+    __syncwarp();  // the stage is read before it is filled again
 }
 
 __device__ __forceinline__ flat_t count_rows(const Params &p, u64 nonzeros)
@@ -548,74 +541,117 @@ __device__ __forceinline__ u32 draw_tile(const Params &p)
     return ticket;
 }
 
-// The first row of the calling warp, whose part of the tile has count non-zeros in all.
-__device__ __forceinline__ flat_t place_tile(const Params &p, u32 tile, u32 count, u32 warp, u32 lane)
+// The rows before a tile of tile_count non-zeros, by one whole warp.
+__device__ __forceinline__ u64 place_tile(const Params &p, u32 tile, u32 tile_count, u32 lane)
 {
-    __shared__ u32 warp_count[WARPS];
-    __shared__ flat_t warp_row[WARPS];
     u64 *const status = (u64 *)p.d_workspace + 1;
-    if (lane == 0) warp_count[warp] = count;
-    __syncthreads();  // every warp's count is in shared memory
-
-    if (warp == 0) {
-        const u32 own = lane < WARPS ? warp_count[lane] : 0;
-        const u32 inclusive = warp_inclusive_sum(own, lane);
-        const u32 tile_count = __shfl_sync(ALL_LANES, inclusive, WARPS - 1);
-        u64 before = 0;
-        if (tile > 0) {
-            if (lane == 0) store_status(status + tile, STATUS_PARTIAL | tile_count);
-            before = look_back(status, tile, lane);
-        }
-        if (lane == 0) {
-            store_status(status + tile, STATUS_INCLUSIVE | (before + tile_count));
-            if (tile == p.num_tiles - 1) write_count(p, before + tile_count);
-        }
-        if (lane < WARPS) warp_row[lane] = (flat_t)before + inclusive - own;
+    u64 before = 0;
+    if (tile > 0) {
+        if (lane == 0) store_status(status + tile, STATUS_PARTIAL | tile_count);
+        before = look_back(status, tile, lane);
     }
-    __syncthreads();  // the first row of every warp is in shared memory
-    return warp_row[warp];
+    if (lane == 0) {
+        store_status(status + tile, STATUS_INCLUSIVE | (before + tile_count));
+        if (tile == p.num_tiles - 1) write_count(p, before + tile_count);
+    }
+    return before;
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 nonzero_select_small(const __grid_constant__ Params p)
 {
     __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
+    __shared__ u32 warp_count[WARPS];
+    __shared__ flat_t warp_row[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tile = draw_tile(p);
     const Input in = open_input(p);
     const flat_t v = ((flat_t)tile * WARPS + warp) * SPAN_ITEMS;
     u32 flags[1];
     load_spans<1>(flags, in, v, p.mask, lane);
-    const flat_t row = place_tile(p, tile, warp_sum((u32)__popc(flags[0])), warp, lane);
+    const u32 count = warp_sum((u32)__popc(flags[0]));
+    if (lane == 0) warp_count[warp] = count;
+    __syncthreads();  // every warp's count is in shared memory
+    if (warp == 0) {
+        const u32 own = lane < WARPS ? warp_count[lane] : 0;
+        const u32 inclusive = warp_inclusive_sum(own, lane);
+        const flat_t before = (flat_t)place_tile(p, tile, __shfl_sync(ALL_LANES, inclusive, 31), lane);
+        if (lane < WARPS) warp_row[lane] = before + inclusive - own;
+    }
+    __syncthreads();  // the first row of every warp is in shared memory
     const Writer w = make_writer(p, lane);
-    write_span(p, w, flags[0], v - in.begin, row, p.max_rows, stage[warp], lane);
+    write_span(p, w, flags[0], v - in.begin, warp_row[warp], p.max_rows, stage[warp], lane);
 }
 
+// The warps load one step of spans after the other, then take turns in writing them, so that the block
+// writes one run of rows from its start to its end: DRAM pages like that.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, LARGE_TILE_BLOCKS)
 nonzero_select_large(const __grid_constant__ Params p)
 {
+    constexpr u32 TILE_SPANS = LARGE_TILE_SPANS * WARPS, GROUPS = TILE_SPANS / GROUP_SPANS;
     __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
-    __shared__ __align__(16) u32 bits[WARPS][LARGE_TILE_SPANS * 32];
+    __shared__ __align__(16) u32 bits[TILE_SPANS * 32];
+    __shared__ __align__(16) u32 span_row[TILE_SPANS];  // non-zeros of a span, then those before it
+    __shared__ flat_t tile_row;
+    __shared__ u32 tile_count;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tile = draw_tile(p);
     const Input in = open_input(p);
-    const flat_t v = ((flat_t)tile * WARPS + warp) * (LARGE_TILE_SPANS * SPAN_ITEMS);
-    u32 count = 0;
+    const flat_t v = (flat_t)tile * (TILE_SPANS * SPAN_ITEMS);
 #pragma unroll 1
-    for (u32 step = 0; step < LARGE_TILE_SPANS; step += FLAG_SPANS) {
+    for (u32 first = warp * FLAG_SPANS; first < TILE_SPANS; first += WARPS * FLAG_SPANS) {
         u32 flags[FLAG_SPANS];
-        load_spans<FLAG_SPANS>(flags, in, v + step * SPAN_ITEMS, p.mask, lane);
+        load_spans<FLAG_SPANS>(flags, in, v + first * SPAN_ITEMS, p.mask, lane);
 #pragma unroll
         for (int s = 0; s < FLAG_SPANS; s++) {
-            bits[warp][(step + s) * 32 + lane] = flags[s];
-            count += __popc(flags[s]);
+            bits[(first + s) * 32 + lane] = flags[s];
+            const u32 count = warp_sum((u32)__popc(flags[s]));
+            if (lane == s) span_row[first + s] = count;
         }
     }
-    flat_t row = place_tile(p, tile, warp_sum(count), warp, lane);
+    __syncthreads();  // every span's flags and count are in shared memory
+
+    if (warp == 0) {
+        uint4 own = {0, 0, 0, 0};
+        if (lane < GROUPS) own = ((const uint4 *)span_row)[lane];
+        const u32 group = own.x + own.y + own.z + own.w;
+        const u32 inclusive = warp_inclusive_sum(group, lane);
+        const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
+        own.w = inclusive - own.w;
+        own.z = own.w - own.z;
+        own.y = own.z - own.y;
+        own.x = own.y - own.x;
+        if (lane < GROUPS) ((uint4 *)span_row)[lane] = own;
+        const flat_t before = (flat_t)place_tile(p, tile, total, lane);
+        if (lane == 0) {
+            tile_row = before;
+            tile_count = total;
+        }
+    }
+    __syncthreads();  // the first rows of the tile and of its spans are in shared memory
+
+    if (tile_count == 0) return;
     const Writer w = make_writer(p, lane);
-    for (u32 s = 0; s < LARGE_TILE_SPANS; s += GROUP_SPANS)
-        row += write_group(p, w, &bits[warp][s * 32], v + s * SPAN_ITEMS - in.begin, row, p.max_rows, stage[warp],
-                           lane);
+    const flat_t row = tile_row, flat = v - in.begin;
+    if (DENSE(tile_count, TILE_SPANS * SPAN_ITEMS)) {
+        for (u32 s = warp; s < TILE_SPANS; s += WARPS)
+            write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, row + span_row[s], p.max_rows, stage[warp],
+                       lane);
+        return;
+    }
+    for (u32 g = warp; g < GROUPS; g += WARPS) {
+        const u32 s = g * GROUP_SPANS;
+        const u32 count = (g + 1 < GROUPS ? span_row[s + GROUP_SPANS] : tile_count) - span_row[s];
+        if (count == 0) continue;
+        if (count <= SPAN_ITEMS) {
+            write_group(p, w, ((const uint4 *)(bits + s * 32))[lane], flat + s * SPAN_ITEMS, row + span_row[s],
+                        p.max_rows, stage[warp], lane);
+        } else {
+            for (u32 i = s; i < s + GROUP_SPANS; i++)
+                write_span(p, w, bits[i * 32 + lane], flat + i * SPAN_ITEMS, row + span_row[i], p.max_rows,
+                           stage[warp], lane);
+        }
+    }
 }
 
 // ---- [rank, K] in two passes: flags, then rows ---------------------------------------------------
@@ -626,29 +662,26 @@ struct Flags {
     u32 *segment_count;
 };
 
-__device__ __forceinline__ Flags open_flags(const Params &p, u32 spans)
+__device__ __forceinline__ Flags open_flags(const Params &p)
 {
     Flags f;
     f.bits = (u32 *)p.d_workspace;
-    f.span_count = (u16 *)(f.bits + (u64)spans * 32);
-    f.segment_count = (u32 *)(f.span_count + spans);
+    f.span_count = (u16 *)(f.bits + (u64)p.spans * 32);
+    f.segment_count = (u32 *)(f.span_count + p.spans);
     return f;
 }
 
-// One block a segment. Segments begin and end at whole steps of WARPS * FLAG_SPANS spans; positions
-// past the input get empty words.
+// One block a segment, a whole number of steps of WARPS * FLAG_SPANS spans; positions past the input
+// get empty words.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 8)
 nonzero_flag(const __grid_constant__ Params p)
 {
     __shared__ u32 warp_count[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const u32 spans = p.num_tiles * p.unit_spans;
-    const u32 segment_spans = p.units_per_segment * p.unit_spans;
-    const Flags f = open_flags(p, spans);
+    const Flags f = open_flags(p);
     const Input in = open_input(p);
-
-    const u32 first = blockIdx.x * segment_spans;
-    const u32 last = min(first + segment_spans, spans);
+    const u32 first = blockIdx.x * p.segment_spans;
+    const u32 last = min(first + p.segment_spans, p.spans);
     u32 total = 0;
     for (u32 span = first + warp * FLAG_SPANS; span < last; span += WARPS * FLAG_SPANS) {
         u32 flags[FLAG_SPANS];
@@ -670,58 +703,86 @@ nonzero_flag(const __grid_constant__ Params p)
     }
 }
 
-// One block a unit: its first row is the sum of the segments before its own and of the spans before
-// it in its own.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+// Sum of the first count (a warp's) of the span counts at counts, which are 16-byte aligned.
+__device__ __forceinline__ u32 sum_span_counts(const u16 *counts, u32 count, u32 lane)
+{
+    u32 sum = 0;
+    for (u32 i = lane * 8; i < count; i += 32 * 8) {
+        const uint4 eight = *(const uint4 *)(counts + i);
+        const u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            if (i + 2 * k < count) sum += pairs[k] & 0xffff;
+            if (i + 2 * k + 1 < count) sum += pairs[k] >> 16;
+        }
+    }
+    return warp_sum(sum);
+}
+
+// Every warp takes spans (or groups of them, where few items are set) in turn. The first row of a span is
+// the sum of the segments before its own and of the spans before it in its segment.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 5)
 nonzero_write(const __grid_constant__ Params p)
 {
     __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
-    __shared__ flat_t warp_before[WARPS], warp_total[WARPS];
+    __shared__ flat_t segment_row[MAX_SEGMENTS];
+    __shared__ flat_t warp_total[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const u32 spans = p.num_tiles * p.unit_spans;
-    const Flags f = open_flags(p, spans);
-    const u32 unit = blockIdx.x, unit_span = unit * p.unit_spans;
-    const u32 segment = unit / p.units_per_segment;
+    const Flags f = open_flags(p);
 
-    flat_t before = 0, total = 0;
-    for (u32 i = threadIdx.x; i < p.num_segments; i += BLOCK_THREADS) {
-        const u32 count = f.segment_count[i];
-        total += count;
-        if (i < segment) before += count;
+    constexpr u32 EACH = MAX_SEGMENTS / BLOCK_THREADS;
+    u32 count[EACH];
+    flat_t own = 0;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        const u32 segment = threadIdx.x * EACH + i;
+        count[i] = segment < p.num_segments ? f.segment_count[segment] : 0;
+        own += count[i];
     }
-    const u32 segment_span = segment * p.units_per_segment * p.unit_spans;
-    // Two counts at once; units are whole multiples of two spans.
-    const u32 *pairs = (const u32 *)(f.span_count + segment_span);
-    for (u32 i = threadIdx.x; i < (unit_span - segment_span) / 2; i += BLOCK_THREADS)
-        before += (pairs[i] & 0xffff) + (pairs[i] >> 16);
-    before = warp_sum(before);
-    total = warp_sum(total);
-    if (lane == 0) {
-        warp_before[warp] = before;
-        warp_total[warp] = total;
-    }
-    const u32 own = lane < p.unit_spans ? f.span_count[unit_span + lane] : 0;
-    const u32 below = warp_inclusive_sum(own, lane) - own;
-    __syncthreads();  // every warp's sums are in shared memory
-
-    flat_t row = 0, nonzeros = 0;
+    flat_t inclusive = warp_inclusive_sum(own, lane);
+    if (lane == 31) warp_total[warp] = inclusive;
+    __syncthreads();  // every warp's total is in shared memory
+    flat_t row = inclusive - own, nonzeros = 0;
 #pragma unroll
     for (u32 i = 0; i < WARPS; i++) {
-        row += warp_before[i];
+        if (i < warp) row += warp_total[i];
         nonzeros += warp_total[i];
     }
-    if (unit == 0 && threadIdx.x == 0) write_count(p, nonzeros);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        segment_row[threadIdx.x * EACH + i] = row;
+        row += count[i];
+    }
+    __syncthreads();  // the first row of every segment is in shared memory
+    if (blockIdx.x == 0 && threadIdx.x == 0) write_count(p, nonzeros);
+    if (nonzeros == 0) return;
 
-    // A warp's share: one span of a small unit, or one group of a large one.
-    const Input in = open_input(p);
-    const u32 first = warp * (p.unit_spans / WARPS), span = unit_span + first;
-    row += __shfl_sync(ALL_LANES, below, first);
-    const u32 *bits = f.bits + (u64)span * 32;
-    const flat_t flat = (flat_t)span * SPAN_ITEMS - in.begin;
-    const flat_t rows = count_rows(p, nonzeros);
     const Writer w = make_writer(p, lane);
-    if (p.unit_spans == WARPS * GROUP_SPANS)
-        write_group(p, w, bits, flat, row, rows, stage[warp], lane);
-    else
-        write_span(p, w, bits[lane], flat, row, rows, stage[warp], lane);
+    const flat_t rows = count_rows(p, nonzeros), head = open_input(p).begin;
+    const u32 warps = gridDim.x * WARPS;
+    const bool single = DENSE(nonzeros, p.num_items) || p.spans < GROUP_SPANS * warps;
+    const u32 step = single ? 1 : GROUP_SPANS;
+    for (u32 span = (blockIdx.x * WARPS + warp) * step; span < p.spans; span += warps * step) {
+        u32 total;
+        if (single) {
+            total = f.span_count[span];
+        } else {
+            const uint2 four = *(const uint2 *)(f.span_count + span);
+            total = (four.x & 0xffff) + (four.x >> 16) + (four.y & 0xffff) + (four.y >> 16);
+        }
+        if (total == 0) continue;
+        const u32 segment = __umulhi(span << 1, p.segment_multiplier) >> p.segment_shift;
+        const u32 first = segment * p.segment_spans;
+        flat_t at = segment_row[segment] + sum_span_counts(f.span_count + first, span - first, lane);
+        const u32 *bits = f.bits + (u64)span * 32;
+        const flat_t flat = (flat_t)span * SPAN_ITEMS - head;
+        if (!single && total <= SPAN_ITEMS) {
+            write_group(p, w, ((const uint4 *)bits)[lane], flat, at, rows, stage[warp], lane);
+            continue;
+        }
+        for (u32 s = 0; s < step; s++) {
+            write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, at, rows, stage[warp], lane);
+            if (s + 1 < step) at += f.span_count[span + s];
+        }
+    }
 }
