@@ -154,3 +154,25 @@ def test_the_network_api_way_says_that_rtx_has_none(trt: Any) -> None:
         add_nonzero(network, tensor, layout="columns")  # type: ignore[arg-type]
     with pytest.raises(ContractError, match="is not a TensorRT network"):
         add_nonzero(object(), tensor)
+
+
+@pytest.mark.parametrize("perm", [[0, 1], [1, 0]])
+def test_stored_fields_outlive_the_call_that_made_them(trt: Any, perm: list[int]) -> None:
+    """TensorRT borrows the arrays behind its fields and copies them later."""
+    import gc
+
+    from helpers.life import through_an_engine
+    from nonzero_plugin.dtypes import DType
+
+    register(trt)
+
+    def churn() -> None:
+        gc.collect()
+        for size in range(1, 64):
+            bytearray(b"\xff" * size)
+
+    for _ in range(20):
+        loaded, _ = through_an_engine(
+            trt, DType.BFLOAT16, (3, 5), perm=perm, index_type=[6], max_nonzero=[77], between=churn
+        )
+        assert (list(loaded.config.perm), loaded.config.max_nonzero) == (perm, 77)
