@@ -38,23 +38,25 @@ def render_plan(plan: RewritePlan, console: Console, *, would: bool = False) -> 
         if plan.count(outcome)
     )
     nodes = len({d.node for d in plan.decisions if d.outcome == "plugin"})
-    shared = f" (in {nodes} nodes)" if 0 < nodes < plan.count("plugin") else ""
-    verb = " would go" if would else ""
-    console.print(f"{total} NonZero found:{verb} {counts}{shared}", highlight=False)
-    table = _table("NonZero", "mask", "becomes" if not would else "would become", "by")
+    shared = f" (as {_plural(nodes, 'node')})" if 0 < nodes < plan.count("plugin") else ""
+    verb = "would go: " if would else ""
+    console.print(f"{total} NonZero found; {verb}{counts}{shared}", highlight=False)
+    table = _table("NonZero", "mask", "would become" if would else "became", "rules")
+    leaders: set[str | None] = set()
     for group in _grouped(plan.decisions):
         first = group[0]
-        name = escape(
-            first.site.node if not first.site.graph else f"{first.site.graph}/{first.site.node}"
-        )
+        place = f"{first.site.graph}/" if first.site.graph else ""
+        name = escape(place + first.site.node)
         if len(group) > 1:
             name += f" [dim]and {len(group) - 1} more[/dim]"
         colour = _COLOUR[first.outcome]
+        became = _became(first, shares=len(group) == 1 and first.node in leaders)
+        leaders.add(first.node)
         table.add_row(
             name,
             escape(_mask(first.site)),
-            f"[{colour}]{escape(_becomes(first, len(group)))}[/{colour}]",
-            escape(", ".join(first.rules)),
+            f"[{colour}]{escape(became)}[/{colour}]",
+            escape(" ".join(rule for rule in first.rules if rule != "plugin")),
         )
     console.print(table)
     misses = {
@@ -115,24 +117,30 @@ def _grouped(decisions: Sequence[Decision]) -> list[list[Decision]]:
     return list(groups.values())
 
 
+def _plural(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def _mask(site: Site) -> str:
-    source = f" from {site.mask_from[0]}" if site.mask_from else ""
+    source = f" < {site.mask_from[0]}" if site.mask_from else ""
     return f"{site.mask}{source}"
 
 
-def _becomes(decision: Decision, size: int) -> str:
-    if decision.outcome != "plugin":
-        return decision.summary if decision.outcome == "left" else "not needed any more"
-    layout = "K x rank" if decision.rank_last else "rank x K"
-    cap = f", at most {decision.max_nonzero}" if decision.max_nonzero else ""
-    name = "" if size > 1 or decision.node == decision.site.node else f" as {decision.node}"
-    return f"NonZeroPlugin, {layout}{cap}{name}"
+def _became(decision: Decision, *, shares: bool) -> str:
+    if decision.outcome == "left":
+        return f"left: {decision.summary}"
+    if decision.outcome == "removed":
+        return "not needed"
+    if shares:
+        return f"shares {decision.node}"
+    layout = "[K, rank]" if decision.rank_last else "[rank, K]"
+    cap = f", K <= {decision.max_nonzero}" if decision.max_nonzero else ""
+    return f"plugin {layout}{cap}"
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(
-            column, overflow="fold" if number else "ellipsis", max_width=None if number else 48
-        )
+        # Names of nodes end in what tells them apart, so they wrap rather than lose their ends.
+        table.add_column(column, overflow="fold", no_wrap=number == len(columns) - 1)
     return table
