@@ -13,11 +13,22 @@ import onnx
 from onnx import numpy_helper
 
 from nonzero_rewrite.errors import VerificationError
+from nonzero_rewrite.goals import Candidate, cover
+from nonzero_rewrite.input_files import bind_inputs, load_inputs
 from nonzero_rewrite.input_specs import ModelSpec, read_spec
 from nonzero_rewrite.observe import Mask, find_masks, fixed_masks, observable_names
 from nonzero_rewrite.runtime import Feeds, ModelSource, OrtRunner, RunError, Runner, open_runner
 from nonzero_rewrite.scout import surviving
-from nonzero_rewrite.search import Candidate, InputSearch, SearchState, cover
+from nonzero_rewrite.search import InputSearch, SearchState
+
+__all__ = [
+    "DEFAULT_TIME_BUDGET",
+    "InputCase",
+    "MaskCoverage",
+    "VerificationInputs",
+    "load_inputs",
+    "make_inputs",
+]
 
 DEFAULT_TIME_BUDGET = 20.0
 
@@ -176,56 +187,6 @@ def _scout(runner: Runner, source: ModelSource) -> Callable[[Sequence[Feeds], fl
         return lambda cases, _timeout: [""] * len(cases)
     outputs = [value.name for value in source.skeleton.graph.output]
     return lambda cases, timeout: surviving(source, outputs, cases, timeout)
-
-
-def bind_inputs(spec: ModelSpec, feeds: Feeds, name: str = "inputs") -> dict[str, Any]:
-    """The user's arrays under graph input names; ``i0, i1, ...`` count graph inputs.
-
-    Raises:
-        VerificationError: an input is missing, or a name fits none.
-    """
-    names = [item.name for item in spec.inputs]
-    numbered = {f"i{position}": item for position, item in enumerate(names)}
-    # Files often hold expected outputs beside the inputs; those follow the same numbering.
-    given = {key: value for key, value in feeds.items() if not _is_expected_output(key, names)}
-    bound = {key if key in names else numbered.get(key, key): v for key, v in given.items()}
-    if unknown := sorted(bound.keys() - set(names)):
-        raise VerificationError(
-            f"{name}: {', '.join(map(repr, unknown))} is no input of the model; "
-            f"its inputs are {', '.join(map(repr, names)) or 'none'}"
-        )
-    if missing := [item for item in names if item not in bound]:
-        raise VerificationError(
-            f"{name}: no value for {', '.join(map(repr, missing))}; give arrays named after the "
-            "graph inputs, or i0, i1, ... in their order"
-        )
-    return bound
-
-
-def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz`` file, never unpickled.
-
-    Raises:
-        VerificationError: the file cannot be read, or holds pickled objects.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise VerificationError(f"{path}: is a single array; save with numpy.savez")
-            return {key: file[key] for key in file.files}
-    except OSError as err:
-        raise VerificationError(f"{path}: cannot be read: {err.strerror or err}") from err
-    except (ValueError, EOFError) as err:
-        raise VerificationError(
-            f"{path}: is no .npz file of plain arrays ({err}); strings must be saved with a "
-            "fixed width (dtype 'U')"
-        ) from err
-    except Exception as err:  # zipfile.BadZipFile and zlib.error share no base
-        raise VerificationError(f"{path}: is damaged: {err}") from err
-
-
-def _is_expected_output(key: str, names: Sequence[str]) -> bool:
-    return key[:1] == "o" and key[1:].isdigit() and key not in names
 
 
 def _sizes_of(spec: ModelSpec, feeds: Feeds) -> dict[str, int]:

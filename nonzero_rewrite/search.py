@@ -10,14 +10,16 @@ The result depends on the model and the seed alone, unless the time budget ends 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from nonzero_rewrite.goals import Candidate, Goal, mask_goals, shapes_of
+from nonzero_rewrite.input_sizes import sizings
 from nonzero_rewrite.input_specs import ModelSpec
-from nonzero_rewrite.input_values import draws_for, float_info, make_value, special_draw
+from nonzero_rewrite.input_values import draws_for, make_value, special_draw
 from nonzero_rewrite.observe import Mask
 from nonzero_rewrite.runtime import Feeds, RunError, Runner
 
@@ -32,33 +34,6 @@ LOOK_ON = 4
 """Larger sizes are tried so often when the first that run leave a mask with few items."""
 SPECIAL_TURNS = 7
 """Draws of special values: small tensors do not hold all of them at once."""
-
-Goal = tuple[str, Any]
-_AXIS_SIZES = (
-    (6, 9, 7, 5, 4, 3, 2, 2),
-    (16, 24, 32, 8, 4, 2, 2, 2),
-    (1, 8, 40, 56, 8, 2, 2, 2),
-    (1, 3, 64, 96, 8, 2, 2, 2),
-    (1, 3, 224, 256, 8, 2, 2, 2),
-    (1, 3, 640, 640, 8, 2, 2, 2),
-    (2, 2, 2, 2, 2, 2, 2, 2),
-    (4, 4, 4, 4, 4, 4, 4, 4),
-    (8, 8, 8, 8, 8, 8, 8, 8),
-    (32,) * 8,
-    (128,) * 8,
-    (512,) * 8,
-    (1,) * 8,
-)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Feeds that run, with what each mask selected on them: ``(selected, items)``."""
-
-    name: str
-    feeds: Mapping[str, Any]
-    selected: tuple[tuple[int, int], ...]
-    goals: frozenset[Goal]
 
 
 @dataclass
@@ -130,8 +105,8 @@ class InputSearch:
             looked_at = np.asarray(self._value(mask.input, values, feeds))
             indices = np.asarray(values[mask.indices])
             selected.append((int(indices.shape[-1]), int(looked_at.size)))
-            goals |= _goals(position, looked_at, indices)
-        shapes = tuple(_shape(values[n]) for n in self._outputs)
+            goals |= mask_goals(position, looked_at, indices)
+        shapes = tuple(shapes_of(values[n]) for n in self._outputs)
         goals.add(("shapes", shapes))
         return Candidate(name, feeds, tuple(selected), frozenset(goals))
 
@@ -146,11 +121,11 @@ class InputSearch:
 
     def _find_sizes(self, known: Mapping[str, int]) -> None:
         """Sizes of the dynamic dims with which the original runs and no mask is tiny."""
-        sizings = list(_sizings(self._spec, known))
-        best: tuple[int, dict[str, int]] = (-1, sizings[0])
+        choices = list(sizings(self._spec, known))
+        best: tuple[int, dict[str, int]] = (-1, choices[0])
         given = dict(self._reached)
         looked_on = 0
-        for sizes in sizings:
+        for sizes in choices:
             self.state.sizes = sizes
             found = self._first_run()
             if found is not None:
@@ -325,68 +300,3 @@ class InputSearch:
             return False
         self.state.out_of_time = True
         return True
-
-
-def cover(reached: Mapping[Goal, Candidate], order: Sequence[Candidate] = ()) -> list[Candidate]:
-    """A small set of candidates that reaches all goals: the one with most open goals first."""
-    unique = list({id(c): c for c in (*order, *reached.values())}.values())
-    open_goals = set(reached)
-    chosen = []
-    while open_goals:
-        best = max(unique, key=lambda candidate: len(candidate.goals & open_goals))
-        chosen.append(best)
-        open_goals -= best.goals
-    return chosen
-
-
-def _goals(position: int, looked_at: np.ndarray, indices: np.ndarray) -> set[Goal]:
-    selected, items = indices.shape[-1], looked_at.size
-    goals: set[Goal] = set()
-    if not items:
-        return goals
-    if selected == 0:
-        goals.add(("none", position))
-    elif selected == items:
-        goals.add(("all", position))
-    else:
-        goals.add(("some", position))
-        if selected >= 2:
-            goals.add(("several", position))
-        if indices.shape[0] == selected > 1 and not np.array_equal(indices, indices.T):
-            goals.add(("as many as the rank", position))
-    if looked_at.dtype.kind not in "biucOUS":
-        with np.errstate(invalid="ignore"):
-            size = np.abs(looked_at)
-            small = (size > 0) & (size < float_info(looked_at.dtype).smallest_normal)
-        seen = {
-            "float": True,
-            "-0.0": np.any((looked_at == 0) & np.signbit(looked_at)),
-            "NaN": np.any(np.isnan(looked_at)),
-            "subnormal": np.any(small),
-        }
-        goals |= {(name, position) for name, reached in seen.items() if reached}
-    return goals
-
-
-def _sizings(spec: ModelSpec, known: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes to try for the dynamic dims: by axis first, then one for each symbol, then equal."""
-    axis_of: dict[str, int] = {}
-    for item in spec.inputs:
-        for axis, dim in enumerate(item.dims or ()):
-            if isinstance(dim, str):
-                axis_of.setdefault(dim, min(axis, 7))
-    if known:
-        yield {symbol: known.get(symbol, 1) for symbol in axis_of}
-    seen: list[dict[str, int]] = []
-    by_axis = [{s: sizes[axis] for s, axis in axis_of.items()} for sizes in _AXIS_SIZES]
-    by_symbol = {symbol: 5 + position for position, symbol in enumerate(axis_of)}
-    for sizes in (by_axis[0], by_symbol, *by_axis[1:]):
-        if sizes not in seen:
-            seen.append(sizes)
-            yield sizes
-
-
-def _shape(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_shape(item) for item in value)
-    return getattr(value, "shape", ())

@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 
 from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
-from nonzero_rewrite.input_specs import dims_of
 from nonzero_rewrite.inputs import (
     DEFAULT_TIME_BUDGET,
     InputCase,
@@ -23,6 +22,7 @@ from nonzero_rewrite.inputs import (
     VerificationInputs,
     search_inputs,
 )
+from nonzero_rewrite.interface import interface_differences
 from nonzero_rewrite.observe import Mask, find_unobserved, match_masks
 from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, open_runner, same_kind
 from nonzero_rewrite.verification import (
@@ -297,50 +297,6 @@ def compare_masks(
             )
         ]
     return [found]
-
-
-def interface_differences(original: onnx.ModelProto, patched: onnx.ModelProto) -> list[Difference]:
-    """Names, order, types and declared dims of graph inputs and outputs that do not agree."""
-    found = []
-    for what in ("input", "output"):
-        left = _interface(original, what)
-        right = _interface(patched, what)
-        if list(left) != list(right):
-            text = f"graph {what}s are {list(left)} in the original, {list(right)} in the patched"
-            found.append(Difference(DifferenceKind.INTERFACE, "", "", text))
-            continue
-        for name, value in left.items():
-            text = _type_difference(value, right[name])
-            if text:
-                text = f"graph {what} {name!r} {text}"
-                found.append(Difference(DifferenceKind.INTERFACE, name, "", text))
-    return found
-
-
-def _interface(model: onnx.ModelProto, what: str) -> dict[str, onnx.ValueInfoProto]:
-    defaults = {tensor.name for tensor in model.graph.initializer} if what == "input" else set()
-    values = model.graph.input if what == "input" else model.graph.output
-    return {value.name: value for value in values if value.name not in defaults}
-
-
-def _type_difference(left: onnx.ValueInfoProto, right: onnx.ValueInfoProto) -> str:
-    kinds = left.type.WhichOneof("value"), right.type.WhichOneof("value")
-    if kinds[0] != kinds[1]:
-        return f"is {kinds[0]} in the original, {kinds[1]} in the patched"
-    if kinds[0] == "tensor_type":
-        types = [
-            onnx.TensorProto.DataType.Name(v.type.tensor_type.elem_type) for v in (left, right)
-        ]
-        if types[0] != types[1]:
-            return f"has type {types[0]} in the original, {types[1]} in the patched"
-    dims = dims_of(left), dims_of(right)
-    if dims[0] != dims[1]:
-        return f"is declared {_dims(dims[0])} in the original, {_dims(dims[1])} in the patched"
-    return ""
-
-
-def _dims(dims: Any) -> str:
-    return "without a shape" if dims is None else f"[{', '.join(map(str, dims))}]"
 
 
 def _is_path(model: Any) -> bool:
