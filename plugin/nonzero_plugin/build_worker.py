@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from nonzero_plugin.errors import EngineBuildError, NonZeroPluginError
+from nonzero_plugin.errors import ContractError, EngineBuildError, NonZeroPluginError
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
         emit(
             "error",
             text=str(error),
-            phase=getattr(error, "phase", "build"),
+            phase=_phase_of(error),
             node=getattr(error, "node", None),
             messages=list(error.messages) if isinstance(error, EngineBuildError) else [],
         )
@@ -57,6 +57,12 @@ def main() -> int:
         return 1
     emit("result", **facts)
     return 0
+
+
+def _phase_of(error: NonZeroPluginError) -> str:
+    if isinstance(error, EngineBuildError):
+        return error.phase
+    return "options" if isinstance(error, ContractError) else "import"
 
 
 def _end_with_parent() -> None:

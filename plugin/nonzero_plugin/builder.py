@@ -267,7 +267,7 @@ def _stopped_at(errors: list[Any], model: onnx.ModelProto) -> onnx.NodeProto | N
     for error in errors:
         index = error.node()
         if 0 <= index < len(model.graph.node):
-            node = model.graph.node[index]
+            node: onnx.NodeProto = model.graph.node[index]
             if node.op_type == error.node_operator() and node.name == error.node_name():
                 return node
     return None

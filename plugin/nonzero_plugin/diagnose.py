@@ -33,7 +33,12 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         _IN_BRANCH,
     ),
     (
-        r"NonMaxSuppression|NMSLayer|kNMS|NON_MAX_SUPPRESSION",
+        r"convertExplicitDDSPluginToImplicit",
+        "most likely another operator that decides its own output size (such as NonMaxSuppression) "
+        "meets the indices, which TensorRT for RTX cannot combine; end the engine before it",
+    ),
+    (
+        r"NonMaxSuppression\S* has no runners|has no runners.*\[NonMaxSuppression\]",
         "this TensorRT has no NonMaxSuppression; export without it and select boxes outside the "
         "engine, or use a head that needs none",
     ),
@@ -167,7 +172,8 @@ def explain(
             parts[-1] += f", which descends from NonZero {listed}{more}"
     if told:
         parts.append(f"TensorRT says: {told[-1].strip()}")
-    hint = advice(told)
+    # TensorRT names the layer, not always the operator.
+    hint = advice([f"{text} [{node.op_type}]" for text in told] if node is not None else told)
     if hint is None and model is not None:
         suspect, hint = next(iter(suspects(model)), (None, None))
         label = label or suspect

@@ -26,10 +26,12 @@ SPAN_ITEMS = 1024
 SMALL_TILE_ITEMS = WARPS * SPAN_ITEMS
 SMALL_TILES = 8
 """Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
-LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 4, 8: 4}
+LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 8, 8: 4}
 """Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
 LARGE_TILE_BLOCKS = 6
 """Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
+FLAG_BLOCKS = 6
+"""The same for the flag kernel."""
 LARGE_FROM_BYTES = 1 << 26
 """Inputs of at least this size use the larger tile in the one-pass kernel."""
 SPANS_MULTIPLE = 32
@@ -101,9 +103,9 @@ def _flag_spans(items: int) -> int:
 
 
 def _flag_bytes(items: int) -> int:
-    """One bit an item, 16 bits a span and 32 bits a segment."""
+    """One bit an item, 16 bits a span, 32 bits a segment and a ticket."""
     spans = _flag_spans(items)
-    return spans * (SPAN_ITEMS // 8) + spans * 2 + MAX_SEGMENTS * 4
+    return spans * (SPAN_ITEMS // 8) + spans * 2 + MAX_SEGMENTS * 4 + 16
 
 
 def workspace_bytes(dims: tuple[int, ...], dtype: DType, config: NonZeroConfig) -> int:
@@ -136,6 +138,7 @@ def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[s
         "MAX_SEGMENTS": MAX_SEGMENTS,
         "LARGE_TILE_SPANS": LARGE_TILE_SPANS[dtype.itemsize],
         "LARGE_TILE_BLOCKS": LARGE_TILE_BLOCKS,
+        "FLAG_BLOCKS": FLAG_BLOCKS,
     }
 
 

@@ -24,15 +24,16 @@
 //   nonzero_flag, _write   [rank, K], where every row needs K first: one pass over the input leaves
 //                          a bit an item, a second reads the bits and writes. No block waits.
 //                          Workspace, not zeroed:
-//                            u32 bits[spans * 32] | u16 span_count[spans] | u32 segment_count[...]
+//                            u32 bits[spans * 32] | u16 span_count[spans] |
+//                            u32 segment_count[MAX_SEGMENTS] | u32 ticket
 //
 // Words: a span is 1024 consecutive items, one 32-bit word of flags for each lane of a warp. Item
 // positions count from the 16-byte boundary at or below d_in ("virtual" positions v), so that whole
 // vectors can be loaded; the item at v is item v - head of the tensor.
 //
 // Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
-// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_SEGMENTS, LARGE_TILE_SPANS (a warp's) and
-// LARGE_TILE_BLOCKS (a processor's).
+// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_SEGMENTS, LARGE_TILE_SPANS (a warp's), and
+// LARGE_TILE_BLOCKS and FLAG_BLOCKS (a processor's).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -114,7 +115,7 @@ __device__ __forceinline__ Input open_input(const Params &p)
 __device__ __forceinline__ uint4 load_vector(const void *address)
 {
     uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
     return v;
 }
@@ -122,14 +123,14 @@ __device__ __forceinline__ uint4 load_vector(const void *address)
 __device__ __forceinline__ u32 load_item(const u32 *address)
 {
     u32 v;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
     return v;
 }
 
 __device__ __forceinline__ u64 load_item(const u64 *address)
 {
     u64 v;
-    asm("ld.global.nc.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(address));
+    asm volatile("ld.global.nc.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(address));
     return v;
 }
 
@@ -194,11 +195,19 @@ __device__ __forceinline__ u32 load_span(const word_t *span, u64 mask, u32 lane)
                                  __shfl_sync(ALL_LANES, four, (4 * lane + 3) & 31), selector);
     return __byte_perm(low, high, 0x5410);
 #else
+    // Loads in batches: left to itself the compiler waits for one or two at a time in some kernels.
+    constexpr u32 BATCH = 64 / WORD_BYTES;
     u32 flags = 0;
 #pragma unroll
-    for (u32 i = 0; i < 32; i++) {
-        const u32 vote = __ballot_sync(ALL_LANES, (load_item(span + 32 * i + lane) & (word_t)mask) != 0);
-        flags = lane == i ? vote : flags;
+    for (u32 first = 0; first < 32; first += BATCH) {
+        word_t items[BATCH];
+#pragma unroll
+        for (u32 i = 0; i < BATCH; i++) items[i] = load_item(span + 32 * (first + i) + lane);
+#pragma unroll
+        for (u32 i = 0; i < BATCH; i++) {
+            const u32 vote = __ballot_sync(ALL_LANES, (items[i] & (word_t)mask) != 0);
+            flags = lane == first + i ? vote : flags;
+        }
     }
     return flags;
 #endif
@@ -660,6 +669,7 @@ struct Flags {
     u32 *bits;
     u16 *span_count;
     u32 *segment_count;
+    u32 *ticket;
 };
 
 __device__ __forceinline__ Flags open_flags(const Params &p)
@@ -668,12 +678,13 @@ __device__ __forceinline__ Flags open_flags(const Params &p)
     f.bits = (u32 *)p.d_workspace;
     f.span_count = (u16 *)(f.bits + (u64)p.spans * 32);
     f.segment_count = (u32 *)(f.span_count + p.spans);
+    f.ticket = f.segment_count + MAX_SEGMENTS;
     return f;
 }
 
 // One block a segment, a whole number of steps of WARPS * FLAG_SPANS spans; positions past the input
 // get empty words.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 8)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, FLAG_BLOCKS)
 nonzero_flag(const __grid_constant__ Params p)
 {
     __shared__ u32 warp_count[WARPS];
@@ -700,6 +711,7 @@ nonzero_flag(const __grid_constant__ Params p)
         u32 sum = 0;
         for (u32 i = 0; i < WARPS; i++) sum += warp_count[i];
         f.segment_count[blockIdx.x] = sum;
+        if (blockIdx.x == 0) *f.ticket = 0;
     }
 }
 
@@ -719,8 +731,8 @@ __device__ __forceinline__ u32 sum_span_counts(const u16 *counts, u32 count, u32
     return warp_sum(sum);
 }
 
-// Every warp takes spans (or groups of them, where few items are set) in turn. The first row of a span is
-// the sum of the segments before its own and of the spans before it in its segment.
+// Every warp takes a span (or a group of them, where few items are set) at a time. The first row of a
+// span is the sum of the segments before its own and of the spans before it in its segment.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 5)
 nonzero_write(const __grid_constant__ Params p)
 {
@@ -759,30 +771,42 @@ nonzero_write(const __grid_constant__ Params p)
 
     const Writer w = make_writer(p, lane);
     const flat_t rows = count_rows(p, nonzeros), head = open_input(p).begin;
-    const u32 warps = gridDim.x * WARPS;
-    const bool single = DENSE(nonzeros, p.num_items) || p.spans < GROUP_SPANS * warps;
+    const bool single = DENSE(nonzeros, p.num_items) || p.spans < GROUP_SPANS * WARPS * gridDim.x;
     const u32 step = single ? 1 : GROUP_SPANS;
-    for (u32 span = (blockIdx.x * WARPS + warp) * step; span < p.spans; span += warps * step) {
-        u32 total;
-        if (single) {
-            total = f.span_count[span];
-        } else {
-            const uint2 four = *(const uint2 *)(f.span_count + span);
-            total = (four.x & 0xffff) + (four.x >> 16) + (four.y & 0xffff) + (four.y >> 16);
-        }
-        if (total == 0) continue;
+    // Tickets keep the blocks that write at one time close together in the output: DRAM pages like that.
+    __shared__ u32 drawn[2];
+    u32 ticket = 0;
+    if (threadIdx.x == 0) ticket = atomicAdd(f.ticket, 1);
+    for (u32 turn = 0;; turn ^= 1) {
+        if (threadIdx.x == 0) drawn[turn] = ticket;
+        __syncthreads();  // the ticket is drawn; the one before it has been read
+        const u32 span = (drawn[turn] * WARPS + warp) * step;
+        if (span >= p.spans) return;
+        if (threadIdx.x == 0) ticket = atomicAdd(f.ticket, 1);
+
         const u32 segment = __umulhi(span << 1, p.segment_multiplier) >> p.segment_shift;
         const u32 first = segment * p.segment_spans;
-        flat_t at = segment_row[segment] + sum_span_counts(f.span_count + first, span - first, lane);
-        const u32 *bits = f.bits + (u64)span * 32;
         const flat_t flat = (flat_t)span * SPAN_ITEMS - head;
-        if (!single && total <= SPAN_ITEMS) {
-            write_group(p, w, ((const uint4 *)bits)[lane], flat, at, rows, stage[warp], lane);
+        const u32 *bits = f.bits + (u64)span * 32;
+        if (single) {
+            const u32 flags = bits[lane];
+            const u32 before = sum_span_counts(f.span_count + first, span - first, lane);
+            write_span(p, w, flags, flat, segment_row[segment] + before, rows, stage[warp], lane);
             continue;
         }
-        for (u32 s = 0; s < step; s++) {
+        const uint2 four = *(const uint2 *)(f.span_count + span);
+        const uint4 flags = ((const uint4 *)bits)[lane];
+        const u32 before = sum_span_counts(f.span_count + first, span - first, lane);
+        const u32 total = (four.x & 0xffff) + (four.x >> 16) + (four.y & 0xffff) + (four.y >> 16);
+        flat_t at = segment_row[segment] + before;
+        if (total == 0) continue;
+        if (total <= SPAN_ITEMS) {
+            write_group(p, w, flags, flat, at, rows, stage[warp], lane);
+            continue;
+        }
+        for (u32 s = 0; s < GROUP_SPANS; s++) {
             write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, at, rows, stage[warp], lane);
-            if (s + 1 < step) at += f.span_count[span + s];
+            at += f.span_count[span + s];
         }
     }
 }
