@@ -231,7 +231,7 @@ def build_and_report(model: Path, engine: Path, options: BuildOptions, as_json: 
     from nonzero_plugin.errors import EngineBuildError
 
     try:
-        with build_progress() as show:
+        with build_progress(options.verbose) as show:
             result = build_engine(model, engine, options, show)
     except EngineBuildError as error:
         if error.phase not in _FAILED_IN_TENSORRT:
@@ -242,6 +242,8 @@ def build_and_report(model: Path, engine: Path, options: BuildOptions, as_json: 
         return EXIT_BUILD_FAILED
     for text in result.notes:
         click.echo(f"Note: {text}", err=True)
+    for text in () if options.verbose else dict.fromkeys(result.warnings):
+        click.echo(f"TensorRT warns: {text}", err=True)
     if as_json:
         click.echo(json.dumps({"built": True, **result.to_dict()}, indent=2))
     else:
@@ -285,8 +287,8 @@ def _human(size: int) -> str:
 
 
 @contextlib.contextmanager
-def build_progress() -> Iterator[Callable[[BuildEvent], None]]:
-    """Shows TensorRT's phases on a terminal, its log lines anywhere; both on stderr."""
+def build_progress(verbose: bool = False) -> Iterator[Callable[[BuildEvent], None]]:
+    """Shows TensorRT's phases on a terminal and, if asked, its log anywhere; both on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -303,8 +305,8 @@ def build_progress() -> Iterator[Callable[[BuildEvent], None]]:
                 if "" in tasks:
                     progress.remove_task(tasks.pop(""))
                 tasks[""] = progress.add_task(f"TensorRT: {data['name']}", total=None)
-            elif event.kind == "log":
-                console.print(f"[{data['severity']}] {data['text']}", markup=False, highlight=False)
+            elif event.kind == "log" and verbose:
+                click.echo(f"[{data['severity']}] {data['text']}", err=True)
             elif event.kind == "progress":
                 _show_phase(progress, tasks, data)
 
