@@ -170,6 +170,10 @@ def _other_flavour() -> str:
 
     from nonzero_rewrite.polygraphy_gate import polygraphy_flavour
 
-    if polygraphy_flavour() == "tensorrt" and not find_spec("tensorrt") and find_spec("tensorrt_rtx"):
+    if (
+        polygraphy_flavour() == "tensorrt"
+        and not find_spec("tensorrt")
+        and find_spec("tensorrt_rtx")
+    ):
         return "; for TensorRT for RTX, which is installed, set POLYGRAPHY_USE_TENSORRT_RTX=1"
     return ""

@@ -1,4 +1,6 @@
-"""Polygraphy loaders: ``NetworkFromOnnxBytes(RegisterNonZeroPlugin(BytesFromOnnx(RewriteNonZero(m))))``.
+"""Polygraphy loaders that rewrite a model and register the plugin.
+
+    NetworkFromOnnxBytes(RegisterNonZeroPlugin(BytesFromOnnx(RewriteNonZero(OnnxFromPath("m.onnx")))))
 
 Import this before anything that imports TensorRT for RTX: its Linux wheel has to be loaded from a
 folder with one more name in it (see ``nonzero_plugin._tensorrt``), which importing this does when

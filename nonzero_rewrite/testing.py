@@ -122,9 +122,7 @@ def _difference(
     return lines
 
 
-def _sources(
-    original: str | Path | onnx.ModelProto, result: Verification
-) -> dict[str, list[str]]:
+def _sources(original: str | Path | onnx.ModelProto, result: Verification) -> dict[str, list[str]]:
     """The NonZero nodes each differing output gets data from, nearest first."""
     from nonzero_plugin.onnx_file import nonzero_ancestors
 

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nonzero_rewrite.cli import EXIT_BUILD_FAILED, EXIT_DIFFERENT, user_errors
+from nonzero_rewrite.cli import user_errors
 from nonzero_rewrite.cli.options import make_options, rewrite_options
 
 if TYPE_CHECKING:
-    from nonzero_rewrite.load import LoadedModel
-    from nonzero_rewrite.rewrite import RewriteResult
     from nonzero_rewrite.verification import Verification
 
 
 @click.command("rewrite")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument(
+    "models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="The patched model."
+)
+@click.option(
+    "-O",
+    "--output-dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="OUTDIR",
+    help="For several models, or a folder that is searched for .onnx files: where they go.",
+)
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="With -O: so many models at a time.",
 )
 @rewrite_options
 @click.option(
@@ -43,7 +59,7 @@ if TYPE_CHECKING:
     "engine",
     type=click.Path(path_type=Path),
     metavar="ENGINE",
-    help="Build a TensorRT engine from the patched model.",
+    help="Build a TensorRT engine from the patched model; with -O, the folder for the engines.",
 )
 @click.option(
     "--trt",
@@ -80,8 +96,10 @@ if TYPE_CHECKING:
 @user_errors
 def command(
     *,
-    model: Path,
+    models: tuple[Path, ...],
     output: Path | None,
+    folder: Path | None,
+    jobs: int,
     verify: bool,
     input_files: tuple[Path, ...],
     engine: Path | None,
@@ -99,10 +117,37 @@ def command(
     Every NonZero becomes part of a NonZeroPlugin node, or is not needed any more, or is left alone
     with the reason. What is not touched stays the same, byte for byte.
 
+    With -O OUTDIR, MODEL may be several models and folders; a failure does not keep the others
+    from being rewritten.
+
     Exits with 0 when done, also when there was nothing to rewrite (OUT is then a copy), 1 for an
     error that you can fix, 2 for a wrong command line, 3 when --verify finds a difference, 4 when
-    the model was rewritten but the engine could not be built.
+    the model was rewritten but the engine could not be built. With -O: 3 if any model differs,
+    else 1 if any failed, else 4 if any engine is missing.
     """
+    if folder is not None:
+        from nonzero_rewrite.cli.batch import refuse_single, rewrite_many
+
+        refuse_single(
+            {"-o": output, "--inputs": input_files, "--plan": plan, "--in-place": in_place}
+            | {"--dry-run (see `nonzero-rewrite scan`)": dry_run}
+        )
+        code = rewrite_many(
+            models,
+            folder,
+            make_options(**choices),
+            jobs=jobs,
+            verify=verify,
+            engines=engine,
+            trt=trt,
+            profiles=profiles,
+            external_data=external_data,
+            as_json=as_json,
+        )
+        sys.exit(code)
+    if len(models) > 1:
+        raise click.UsageError("several models need a folder for the results: -O OUTDIR")
+    model = models[0]
     if in_place:
         if output is not None:
             raise click.UsageError("give -o or --in-place, not both")
@@ -116,6 +161,7 @@ def command(
     if input_files and not verify:
         raise click.UsageError("--inputs are for --verify")
 
+    from nonzero_rewrite.cli.account import Account
     from nonzero_rewrite.load import load_model
     from nonzero_rewrite.rewrite import rewrite
     from nonzero_rewrite.write import write_model, write_text
@@ -123,7 +169,7 @@ def command(
     options = make_options(plan=None if dry_run else plan, **choices)
     source = load_model(model)
     result = rewrite(source.model, options)
-    account = _Account(source, result, as_json, dry_run)
+    account = Account(source, result, as_json, dry_run)
     account.plan()
     if dry_run:
         if plan is not None:
@@ -152,7 +198,7 @@ def command(
         if original != model:
             original.unlink(missing_ok=True)
     if engine is not None and code == 0:
-        code = account.built(_build(output, engine, trt, profiles, model, account), engine)
+        code = account.built(_build(output, engine, trt, profiles, model), engine)
     account.finish(code)
 
 
@@ -174,12 +220,11 @@ def _keep_original(model: Path) -> Path:
 def _verify(
     original: Path, patched: Path, input_files: tuple[Path, ...], rules: frozenset[str]
 ) -> Verification:
+    from nonzero_rewrite.file_task import tolerances
     from nonzero_rewrite.inputs import load_inputs
-    from nonzero_rewrite.rules import EXACT_RULES
     from nonzero_rewrite.verify import verify_models
 
-    exact = rules <= EXACT_RULES
-    rtol, atol = (0.0, 0.0) if exact else (1e-5, 1e-6)
+    rtol, atol = tolerances(rules)
     feeds = [load_inputs(path) for path in input_files]
     return verify_models(original, patched, inputs=feeds, rtol=rtol, atol=atol)
 
@@ -190,7 +235,6 @@ def _build(
     trt: str,
     profiles: tuple[str, ...],
     original: Path,
-    account: _Account,
 ) -> Any:
     """The build's result, or the error that ended it."""
     from nonzero_plugin.build import BuildOptions
@@ -204,83 +248,3 @@ def _build(
         return build_engine(patched, engine, options)
     except NonZeroPluginError as err:
         return err
-
-
-class _Account:
-    """What the run tells its user, as text while it goes on or as one JSON object at its end."""
-
-    def __init__(
-        self, source: LoadedModel, result: RewriteResult, as_json: bool, dry: bool
-    ) -> None:
-        from rich.console import Console
-
-        self._result = result
-        self._json = as_json
-        self._dry = dry
-        self._console = Console(quiet=as_json)
-        self._files: list[tuple[str, Path]] = []
-        self._data: dict[str, Any] = {
-            "model": str(source.path),
-            "changed": result.changed,
-            **result.plan.to_dict(),
-            "blockers": [blocker.to_dict() for blocker in result.blockers],
-        }
-
-    def plan(self) -> None:
-        from nonzero_rewrite.report import render_blockers, render_plan
-
-        render_plan(self._result.plan, self._console, would=self._dry)
-        render_blockers(self._result.blockers, self._console)
-
-    def file(self, what: str, path: Path) -> None:
-        self._files.append((what, path))
-        self._data.setdefault("files", {}).setdefault(what, []).append(str(path))
-
-    def verified(self, verification: Verification) -> int:
-        from nonzero_rewrite.cli.verify import exit_code
-        from nonzero_rewrite.verify_report import render_verification
-
-        render_verification(verification, self._console)
-        self._data["verification"] = verification.to_dict()
-        code = exit_code(verification)
-        if code == EXIT_DIFFERENT:
-            click.echo(
-                "Error: the patched model differs from the original; it was written for inspection",
-                err=True,
-            )
-        elif code:
-            click.echo(f"Error: the models cannot be compared: {verification.reason}", err=True)
-        return code
-
-    def built(self, outcome: Any, engine: Path) -> int:
-        from nonzero_plugin.errors import NonZeroPluginError
-
-        if isinstance(outcome, NonZeroPluginError):
-            self._data["engine"] = {"error": str(outcome)}
-            click.echo(f"Error: rewritten, but no engine was built: {outcome}", err=True)
-            return EXIT_BUILD_FAILED
-        self._data["engine"] = outcome.to_dict()
-        for note in outcome.notes:
-            self._console.print(f"note: {note}", highlight=False, markup=False)
-        self.file("engine", outcome.engine)
-        self._engine_version = f"{outcome.flavour} {outcome.version}"
-        return 0
-
-    _engine_version = ""
-
-    def finish(self, code: int) -> None:
-        from nonzero_rewrite.report import render_files, render_versions
-        from nonzero_rewrite.versions import loaded_versions
-
-        versions = loaded_versions()
-        if self._engine_version:
-            name, _, version = self._engine_version.partition(" ")
-            versions[name] = version
-        self._data["versions"] = versions
-        self._data["exit_code"] = code
-        if self._json:
-            click.echo(json.dumps(self._data, indent=2))
-        else:
-            render_files(self._files, self._console)
-            render_versions(versions, self._console)
-        sys.exit(code)

@@ -1,0 +1,150 @@
+"""Many models in processes: where each goes, how a run over all of them ends."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from nonzero_rewrite.errors import ModelLoadError, PlanError
+from nonzero_rewrite.file_task import (
+    EXIT_BUILD_FAILED,
+    EXIT_DIFFERENT,
+    EXIT_ERROR,
+    FileResult,
+    FileTask,
+    rewrite_file,
+)
+
+logger = logging.getLogger(__name__)
+
+_SEVERITY = (0, EXIT_BUILD_FAILED, EXIT_ERROR, EXIT_DIFFERENT)
+"""Exit codes from harmless to grave: a wrong result is worse than none."""
+
+
+def worst_code(results: Sequence[FileResult]) -> int:
+    """The exit code of a run: that of its gravest result (3, then 1, then 4, then 0)."""
+    return max((result.code for result in results), key=_SEVERITY.index, default=0)
+
+
+def find_models(paths: Sequence[Path], folder: Path) -> list[tuple[Path, Path]]:
+    """Each model, with its place below ``folder``: files by name, those of folders by sub-path.
+
+    Raises:
+        ModelLoadError: a folder without ``.onnx`` files.
+        PlanError: two models would get the same place.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for model, place in _models_of(path, folder):
+            target = folder / place
+            if found.setdefault(target, model) != model:
+                raise PlanError(
+                    f"{found[target]} and {model} would both be written to {target}; "
+                    "name a folder that holds both"
+                )
+    return [(model, target) for target, model in found.items()]
+
+
+def _models_of(path: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
+    if not path.is_dir():
+        yield path, Path(path.name)
+        return
+    inside = folder.resolve()
+    models = [p for p in sorted(path.rglob("*.onnx")) if not p.resolve().is_relative_to(inside)]
+    if not models:
+        raise ModelLoadError(f"{path}: no .onnx file in this folder")
+    for model in models:
+        yield model, model.relative_to(path)
+
+
+def rewrite_files(
+    tasks: Sequence[FileTask],
+    *,
+    jobs: int = 1,
+    on_result: Callable[[FileResult], None] | None = None,
+) -> list[FileResult]:
+    """``rewrite_file`` for each task, ``jobs`` at a time, each in a process of its own kind.
+
+    A process that dies (out of memory, a crash in a native library) costs the model it was working
+    on and no other. Scripts that call this need ``if __name__ == "__main__":``, since the
+    processes are spawned.
+
+    Args:
+        tasks: what to do.
+        jobs: how many processes.
+        on_result: called in this thread with each result as it comes.
+
+    Returns:
+        The results, in the order of ``tasks``.
+    """
+    if not tasks:
+        return []
+    results: dict[int, FileResult] = {}
+    workers = _Workers()
+    threads = ThreadPoolExecutor(min(jobs, len(tasks)))
+    try:
+        running = {threads.submit(workers.run, task): n for n, task in enumerate(tasks)}
+        for done in as_completed(running):
+            results[running[done]] = done.result()
+            if on_result is not None:
+                on_result(done.result())
+    except BaseException:
+        threads.shutdown(wait=False, cancel_futures=True)
+        raise
+    finally:
+        workers.close()
+        threads.shutdown()
+    return [results[number] for number in range(len(tasks))]
+
+
+def _failure(task: FileTask, what: str, started: float) -> FileResult:
+    seconds = round(time.monotonic() - started, 3)
+    error = f"{task.source}: {what}; run this model alone to see more"
+    return FileResult(task.source, EXIT_ERROR, error, seconds=seconds)
+
+
+class _Workers:
+    """One process for each thread that asks; replaced when it dies."""
+
+    def __init__(self) -> None:
+        self._free: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
+        self._all: set[ProcessPoolExecutor] = set()
+        self._lock = threading.Lock()
+
+    def run(self, task: FileTask) -> FileResult:
+        """The task's result; a result of its own when the process died over it."""
+        try:
+            process = self._free.get_nowait()
+        except queue.Empty:
+            process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            with self._lock:
+                self._all.add(process)
+        started = time.monotonic()
+        try:
+            result = process.submit(rewrite_file, task).result()
+        except BrokenProcessPool:
+            process.shutdown(wait=False)
+            return _failure(
+                task,
+                "the process working on it died (out of memory, or a crash in a native library)",
+                started,
+            )
+        except Exception as err:  # a fault of this package: the other models do not pay for it
+            logger.error("%s: %s", task.source, err.__cause__ or err)
+            self._free.put(process)
+            return _failure(task, f"unexpected {type(err).__name__}: {err}", started)
+        self._free.put(process)
+        return result
+
+    def close(self) -> None:
+        """End the processes."""
+        with self._lock:
+            for process in self._all:
+                process.shutdown(wait=False, cancel_futures=True)

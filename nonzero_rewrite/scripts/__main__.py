@@ -1,0 +1,23 @@
+"""Print where a script of this folder lies: ``python -m nonzero_rewrite.scripts trt_config``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+_FOLDER = Path(__file__).parent
+_NAMES = sorted(path.stem for path in _FOLDER.glob("[!_]*.py"))
+
+
+def main() -> int:
+    """Print the path; 2 for a name that is none."""
+    if len(sys.argv) != 2 or sys.argv[1] not in _NAMES:
+        click.echo(f"usage: python -m nonzero_rewrite.scripts {{{','.join(_NAMES)}}}", err=True)
+        return 2
+    click.echo(str(_FOLDER / f"{sys.argv[1]}.py"))
+    return 0
+
+
+sys.exit(main())
