@@ -79,10 +79,15 @@ def nonzero_nodes(scopes: list[Scope]) -> Iterator[tuple[Scope, int, NodeProto]]
                     yield scope, handle, scope.nodes[handle]
 
 
-def site_id(scope: Scope, node: NodeProto, handle: int) -> str:
-    """The id of a site; see ``Site``."""
-    name = node.output[0] if node.output and node.output[0] else scope.label(handle)
-    return f"{scope.path}: {name}" if scope.path else name
+def identified(scopes: list[Scope]) -> Iterator[tuple[str, Scope, int, NodeProto]]:
+    """As ``nonzero_nodes``, each with the id of its site; see ``Site``."""
+    seen: dict[str, int] = {}
+    for scope, handle, node in nonzero_nodes(scopes):
+        name = node.output[0] if node.output and node.output[0] else scope.label(handle)
+        name = f"{scope.path}: {name}" if scope.path else name
+        seen[name] = seen.get(name, 0) + 1
+        # Bodies of equally named nodes may use a name each, and a broken node has none.
+        yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), scope, handle, node
 
 
 def find_sites(model: ModelProto) -> list[Site]:
@@ -93,12 +98,12 @@ def find_sites(model: ModelProto) -> list[Site]:
 
 def describe_sites(scopes: list[Scope], types: Types) -> list[Site]:
     """As ``find_sites``, on an index that exists already."""
-    found = list(nonzero_nodes(scopes))
-    types.need((scope, node.input[0]) for scope, _, node in found if node.input)
-    return [_describe(scope, handle, node, types) for scope, handle, node in found]
+    found = list(identified(scopes))
+    types.need((scope, node.input[0]) for _, scope, _, node in found if node.input)
+    return [_describe(*each, types) for each in found]
 
 
-def _describe(scope: Scope, handle: int, node: NodeProto, types: Types) -> Site:
+def _describe(name: str, scope: Scope, handle: int, node: NodeProto, types: Types) -> Site:
     mask = node.input[0] if node.input else ""
     of = types.of(scope, mask)
     group = Group(scope, mask, [handle] if node.output else [])
@@ -107,7 +112,7 @@ def _describe(scope: Scope, handle: int, node: NodeProto, types: Types) -> Site:
     consumers += ["output" if scope.is_output(name) else "nested graph" for name in group.fixed]
     layouts = {use.layout for use in group.uses} | {group.aliases[name] for name in group.fixed}
     return Site(
-        id=site_id(scope, node, handle),
+        id=name,
         graph=scope.path,
         node=scope.label(handle),
         input=mask,

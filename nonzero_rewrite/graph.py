@@ -317,7 +317,7 @@ class Scope:
             child.rename_uses(old, new)
             self._capture(new, child)
         if self.parent is not None:
-            if not self.defines(new):
+            if not self.defines(new) and (new in self.uses or new in self.captures):
                 self.parent._capture(new, self)
             if not self.defines(old):
                 self.parent._release(old, self)
@@ -362,20 +362,32 @@ class Scope:
             queue.extend(self.producer[name] for name in inputs if name in self.producer)
         return swept
 
+    def in_order(self, handles: Iterable[int]) -> list[int]:
+        """``handles`` as their nodes stand in the graph; without insertions that is by number."""
+        if len(self.nodes) == self._original:
+            return sorted(handles)
+        return sorted(handles, key=self._places().__getitem__)
+
+    def _places(self) -> list[int]:
+        """The place of every handle among the nodes, removed ones counted."""
+        place = [0] * len(self.nodes)
+        handle = 0
+        while self._prev[handle] >= 0:
+            handle = self._prev[handle]
+        for rank in range(len(self.nodes)):
+            place[handle] = rank
+            handle = self._next[handle]
+        return place
+
     def flush(self) -> None:
         """Write the edits of this graph and of those below it into the protobuf."""
         for child in self.children:
             child.flush()
         if not self.changed:
             return
-        first = 0
-        while self._prev[first] >= 0:
-            first = self._prev[first]
-        place = [0] * len(self.nodes)
-        handle, end = first, len(self.nodes)
-        for rank in range(len(self.nodes)):
-            place[handle] = rank + end if handle in self._removed else rank
-            handle = self._next[handle]
+        place, end = self._places(), len(self.nodes)
+        for handle in self._removed:
+            place[handle] += end
         self.proto.node.extend(self.nodes[self._original :])
         in_order = iter(place)
         # Python's sort asks for the keys in list order, so this pairs each node with its key.

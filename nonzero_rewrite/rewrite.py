@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto
 
 from nonzero_rewrite.blockers import Blocker, find_blockers
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
-from nonzero_rewrite.find import Site, describe_sites, nonzero_nodes, site_id
+from nonzero_rewrite.find import Site, describe_sites, identified, nonzero_nodes
 from nonzero_rewrite.function import CAP_OPSET, add_function, import_domain, is_ours
 from nonzero_rewrite.graph import Scope, scopes_of
 from nonzero_rewrite.infer import Types
@@ -30,7 +30,7 @@ from nonzero_rewrite.rules.count import count, where_sum
 from nonzero_rewrite.rules.group import Group, Grouper
 from nonzero_rewrite.rules.plugin import place, refusal
 from nonzero_rewrite.rules.scatter import elementwise, where_scatter
-from nonzero_rewrite.rules.tape import SITE_KEY, Names, set_metadata
+from nonzero_rewrite.rules.tape import RULE_KEY, SITE_KEY, Names, set_metadata
 from nonzero_rewrite.tensor_type import value_info
 from nonzero_rewrite.values import Facts
 
@@ -124,6 +124,7 @@ class _Rewriter:
                 self._eliminate(scope)
             self._place()
             self._leave_rest()
+            self._account_for_gone()
             changed = self._finish()
             self._check_wishes()
         else:
@@ -138,18 +139,16 @@ class _Rewriter:
     def _lift(self) -> None:
         """Bring NonZero to the main graph: inline functions and constant Ifs, hoist from bodies."""
         if "inline-function" in self.options.rules:
-            wanted = lift.functions_to_inline(self.model)
-            if wanted and lift.inline_functions(self.model, wanted):
+            functions = lift.functions_to_inline(self.model, self._may_go)
+            if functions and lift.inline_functions(self.model, functions):
                 self.lifted = True
                 self._reindex()
         if "inline-if" in self.options.rules:
-            while any(scope.children for scope in self.scopes[:1]):
-                if not lift.inline_constant_ifs(self.scopes[0], self.context):
-                    break
+            while lift.inline_constant_ifs(self.scopes[0], self.context, self._may_go):
                 self.lifted = True
                 self._reindex()
-        if "hoist" in self.options.rules and self.scopes[0].children:
-            lift.hoist(self.scopes[0], self.context)
+        if "hoist" in self.options.rules:
+            lift.hoist(self.scopes[0], self.context, self._may_go)
 
     def _fold(self, scope: Scope) -> None:
         for handle, node in list(self._nonzeros(scope)):
@@ -221,7 +220,7 @@ class _Rewriter:
                 through_casts="mask-cast" in self.options.rules,
                 share="share" in self.options.rules,
             )
-            for group in grouper.groups(handles):
+            for group in grouper.groups(main.in_order(handles)):
                 self._place_group(group, backend, cap)
 
     def _place_group(self, group: Group, backend: str, cap: int | None) -> None:
@@ -260,6 +259,16 @@ class _Rewriter:
                     continue  # decided when the plugins were placed
                 if self._tag(node) in self.records or self._tag(node) in self.sites:
                     self._decide(node, "left", reason)
+
+    def _account_for_gone(self) -> None:
+        """Those that went with something else: a function nobody calls, a branch not taken."""
+        decided = {decision.site.id for decision in self.decisions}
+        for name, site in self.sites.items():
+            if name not in decided:
+                rule = "unused"
+                if site.graph:
+                    rule = "inline-function" if site.graph.startswith("function") else "inline-if"
+                self.decisions.append(Decision(site, "removed", (rule,)))
 
     def _finish(self) -> bool:
         """Write the edits into the protobuf and add what the new nodes need."""
@@ -322,8 +331,17 @@ class _Rewriter:
     def _record(self, node: NodeProto) -> _Record:
         key = f"{self._tag(node)}\n{node.output[0]}"
         if key not in self.records:
-            self.records[key] = _Record(self.sites[self._tag(node)])
+            self.records[key] = _Record(self.sites[self._tag(node)], self._lifted_by(node))
         return self.records[key]
+
+    def _lifted_by(self, node: NodeProto) -> list[str]:
+        """The rules that brought a NonZero to where it is now."""
+        rules = [entry.value for entry in node.metadata_props if entry.key == RULE_KEY]
+        if self.sites[self._tag(node)].graph.startswith("function ") and any(
+            node.output[0] in scope.producer for scope in self.scopes[0].walk()
+        ):
+            rules.insert(0, "inline-function")
+        return rules
 
     def _check_wishes(self) -> None:
         for decision in self.decisions:
@@ -340,8 +358,7 @@ class _Rewriter:
     # -- marks ---------------------------------------------------------------------------------
 
     def _mark(self) -> None:
-        for scope, handle, node in nonzero_nodes(self.scopes):
-            name = site_id(scope, node, handle)
+        for name, _, _, node in identified(self.scopes):
             if len(node.input) == len(node.output) == 1 and node.input[0] and node.output[0]:
                 set_metadata(node, SITE_KEY, name)
             else:
@@ -361,6 +378,11 @@ class _Rewriter:
 
     def _setting(self, node: NodeProto) -> SiteOptions:
         return self.settings[self._tag(node)]
+
+    def _may_go(self, node: NodeProto) -> bool:
+        """False for a NonZero that shall stay what and where it is."""
+        tag = self._tag(node)
+        return bool(tag) and self.settings[tag].outcome != "left"
 
     def _nonzeros(self, scope: Scope) -> Iterator[tuple[int, NodeProto]]:
         """The NonZero nodes of one graph that are not decided yet."""

@@ -5,6 +5,7 @@ Every function here answers from the graph alone and says "no" when in doubt.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,6 +122,24 @@ class Facts:
         if not _affordable(node, inputs):
             return None
         return _evaluate(node, inputs, self.opset, name)
+
+    def need_shapes(self, wanted: Iterable[tuple[Scope, str]]) -> None:
+        """Let ``constant`` know the shapes that these values are computed from."""
+        shapes: dict[tuple[int, str], tuple[Scope, str]] = {}
+        seen: set[tuple[int, str]] = set()
+        queue = list(wanted)
+        while queue:
+            scope, name = queue.pop()
+            owner = scope.owner(name)
+            node = None if owner is None else owner.made_by(name)
+            if owner is None or node is None or (id(owner), name) in seen:
+                continue
+            seen.add((id(owner), name))
+            if is_onnx(node, "Shape", "Size"):
+                shapes[id(owner), node.input[0]] = (owner, node.input[0])
+            elif node.op_type in _FOLDABLE and is_onnx(node, node.op_type):
+                queue += [(owner, each) for each in node.input if each]
+        self.types.need(shapes.values())
 
     def _static_shape(self, scope: Scope, node: NodeProto) -> NDArray[np.generic] | None:
         dims = self.types.of(scope, node.input[0]).dims

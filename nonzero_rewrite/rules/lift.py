@@ -10,16 +10,20 @@ result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nonzero_plugin.contract import DOMAIN
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from nonzero_rewrite.graph import Scope, is_onnx, subgraphs
 from nonzero_rewrite.rules.context import Context
 from nonzero_rewrite.rules.tape import RULE_KEY, set_metadata
-from nonzero_rewrite.tensor_type import tensor_items, tensor_type, value_info
+from nonzero_rewrite.tensor_type import tensor_items
 from nonzero_rewrite.values import MAX_FOLDED_ITEMS
 
 FunctionId = tuple[str, str]
+MayGo = Callable[[NodeProto], bool]
+"""Says of a NonZero whether it may leave the place where it is."""
 
 
 def _nodes_below(proto: GraphProto | FunctionProto) -> list[NodeProto]:
@@ -31,8 +35,8 @@ def _nodes_below(proto: GraphProto | FunctionProto) -> list[NodeProto]:
     return nodes
 
 
-def functions_to_inline(model: ModelProto) -> list[FunctionId]:
-    """Functions that hold a NonZero or call one that does, ours not counted."""
+def functions_to_inline(model: ModelProto, may_go: MayGo) -> list[FunctionId]:
+    """Functions that hold a NonZero that ``may_go``, or call one that does, ours not counted."""
     calls: dict[FunctionId, set[FunctionId]] = {}
     marked: set[FunctionId] = set()
     for function in model.functions:
@@ -41,7 +45,7 @@ def functions_to_inline(model: ModelProto) -> list[FunctionId]:
             continue
         nodes = _nodes_below(function)
         calls[name] = {(node.domain, node.op_type) for node in nodes}
-        if any(is_onnx(node, "NonZero") for node in nodes):
+        if any(is_onnx(node, "NonZero") and may_go(node) for node in nodes):
             marked.add(name)
     grown = True
     while grown:
@@ -86,27 +90,46 @@ def inline_functions(model: ModelProto, functions: list[FunctionId]) -> bool:
     return True
 
 
-def inline_constant_ifs(main: Scope, context: Context) -> bool:
-    """Replace every If that holds a NonZero and whose condition is constant; True when any was."""
-    for scope in main.walk():
-        for child in scope.children:
-            node = scope.nodes[child.holder]
-            if not is_onnx(node, "If") or not any(
-                is_onnx(each, "NonZero")
-                for _, graph in subgraphs(node)
-                for each in _nodes_below(graph)
-            ):
-                continue
-            value = context.facts.constant(scope, node.input[0])
-            if value is None or value.size != 1:
-                continue
-            wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
-            taken = next(
-                c for c in scope.children if c.holder == child.holder and c.path.endswith(wanted)
-            )
-            _splice(scope, taken, context)
-            return True  # the index is stale now: the caller builds a new one and asks again
-    return False
+def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
+    """Replace the Ifs whose condition is constant and that hold a NonZero that ``may_go``.
+
+    True when one was; the index is stale then, and a branch that was taken may hold more.
+    """
+    found = [
+        (scope, child)
+        for scope in main.walk()
+        for child in scope.children
+        if is_onnx(scope.nodes[child.holder], "If")
+        and any(
+            is_onnx(each, "NonZero") and may_go(each)
+            for _, graph in subgraphs(scope.nodes[child.holder])
+            for each in _nodes_below(graph)
+        )
+    ]
+    context.facts.need_shapes((scope, scope.nodes[child.holder].input[0]) for scope, child in found)
+    spliced: set[int] = set()
+    for scope, child in found:
+        if scope.is_removed(child.holder) or _is_below(scope, spliced):
+            continue
+        value = context.facts.constant(scope, scope.nodes[child.holder].input[0])
+        if value is None or value.size != 1:
+            continue
+        wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
+        branches = [each for each in scope.children if each.holder == child.holder]
+        taken = next(each for each in branches if each.path.endswith(wanted))
+        if taken.proto.sparse_initializer or taken.proto.quantization_annotation:
+            continue  # the graph around it may hold things of that name
+        spliced.update(map(id, branches))
+        _splice(scope, taken, context)
+    if spliced:
+        main.flush()
+    return bool(spliced)
+
+
+def _is_below(scope: Scope | None, spliced: set[int]) -> bool:
+    while scope is not None and id(scope) not in spliced:
+        scope = scope.parent
+    return scope is not None
 
 
 def _splice(scope: Scope, branch: Scope, context: Context) -> None:
@@ -118,31 +141,34 @@ def _splice(scope: Scope, branch: Scope, context: Context) -> None:
     own = {name for each in graph.node for name in each.output if name}
     own |= {tensor.name for tensor in graph.initializer}
     rename = {name: context.names.new(name + "_inlined") for name in sorted(own)}
-    nodes = []
+    nodes, tensors = [], []
     for tensor in graph.initializer:
-        constant = helper.make_node("Constant", [], [rename[tensor.name]], value=tensor)
-        nodes.append(constant)
+        if context.facts.ir_version >= 4:
+            tensors.append(tensor)  # as it is: a node's attribute may not lie in another file
+        else:  # where every initializer has to be an input of the graph
+            nodes.append(helper.make_node("Constant", [], [rename[tensor.name]], value=tensor))
     for each in graph.node:
         copy = NodeProto()
         copy.CopyFrom(each)
+        copy.name = context.names.node(copy.name, scope)
         _rename(copy, rename)
         nodes.append(copy)
     for outer, inner in zip(node.output, graph.output, strict=True):
         if outer:
             name = rename.get(inner.name, inner.name)
             nodes.append(
-                helper.make_node("Identity", [name], [outer], name=f"{outer}_inlined_node")
+                helper.make_node(
+                    "Identity", [name], [outer], name=context.names.node(f"{outer}_inlined_node")
+                )
             )
     for each in nodes:
         set_metadata(each, RULE_KEY, "inline-if")
-    infos = [
-        value_info(rename[v.name], tensor_type(v.type))
-        for v in graph.value_info
-        if v.name in rename
-    ]
+    infos = [value for value in graph.value_info if value.name in rename]
+    for each in (*infos, *tensors):
+        each.name = rename[each.name]
     scope.replace(holder, nodes)
-    scope.root.flush()
     scope.proto.value_info.extend(infos)
+    scope.proto.initializer.extend(tensors)
 
 
 def _rename(node: NodeProto, rename: dict[str, str]) -> None:
@@ -170,14 +196,14 @@ _CANNOT_FAIL = frozenset(
 )
 
 
-def hoist(main: Scope, context: Context) -> int:
-    """Move NonZero nodes out of bodies where that is safe; returns how many moved."""
+def hoist(main: Scope, context: Context, may_go: MayGo) -> int:
+    """Move NonZero nodes that ``may_go`` out of bodies where that is safe; returns how many did."""
     moved = 0
     for scope in list(main.walk()):
         if scope.parent is None:
             continue
         for handle, node in list(scope.live()):
-            if is_onnx(node, "NonZero") and len(node.input) == len(node.output) == 1:
+            if is_onnx(node, "NonZero") and may_go(node):
                 order: list[tuple[Scope, int]] = []
                 if _liftable(scope, node.input[0], main, context, order, 0):
                     _move(scope, handle, main, context, order)
@@ -241,6 +267,7 @@ def _move(
     for owner, each in [*order, (scope, handle), *((scope, turn) for turn in turns)]:
         copy = NodeProto()
         copy.CopyFrom(owner.nodes[each])
+        copy.name = context.names.node(copy.name, main)
         for slot, name in enumerate(copy.input):
             if name in rename:
                 copy.input[slot] = rename[name]
@@ -258,13 +285,13 @@ def _move(
             new = context.names.new(f"{name}_hoisted")
             context.facts.types.set(main, new, context.facts.types.of(owner, name))
             copy.output[slot] = rename[name] = new
-        if not is_onnx(copy, "NonZero"):
-            set_metadata(copy, RULE_KEY, "hoist")
+        set_metadata(copy, RULE_KEY, "hoist")
         main.insert(copy, top.holder)
     for each in [*turns, handle]:
         name = scope.nodes[each].output[0]
         if scope.name_is_fixed(name):
-            keep = helper.make_node("Identity", [rename[name]], [name], name=f"{name}_hoisted_node")
+            label = context.names.node(f"{name}_hoisted_node")
+            keep = helper.make_node("Identity", [rename[name]], [name], name=label)
             set_metadata(keep, RULE_KEY, "hoist")
             scope.replace(each, [keep])
         else:

@@ -28,6 +28,7 @@ class Names:
     def __init__(self, scopes: Iterable[Scope]) -> None:
         self._scopes = tuple(scopes)
         self._taken: set[str] | None = None
+        self._node_names: dict[int, set[str]] = {}
 
     def _all(self) -> set[str]:
         if self._taken is None:
@@ -45,6 +46,27 @@ class Names:
             number += 1
             name = f"{wish}_{number}"
         taken.add(name)
+        return name
+
+    def node(self, wish: str, graph: Scope | None = None) -> str:
+        """As ``new``, for the name of a node; onnxruntime wants those unique within a ``graph``.
+
+        Without a graph the name occurs in none. An empty wish stays empty.
+        """
+        if not wish:
+            return ""
+        key = id(graph)
+        if key not in self._node_names:
+            every = (scope for root in self._scopes for scope in root.walk())
+            self._node_names[key] = {
+                node.name for scope in ([graph] if graph else every) for node in scope.nodes
+            }
+        taken, name, number = self._node_names[key], wish, 1
+        while name in taken:
+            number += 1
+            name = f"{wish}_{number}"
+        for names in self._node_names.values():
+            names.add(name)
         return name
 
     def is_taken(self, name: str) -> bool:
@@ -83,7 +105,8 @@ class Tape:
     ) -> str:
         """Add a node of the ONNX domain with one output; returns the output's name."""
         name = output or self.names.new(f"{self.prefix}_{op_type.lower()}")
-        node = helper.make_node(op_type, list(inputs), [name], name=f"{name}_node", **attrs)
+        label = self.names.node(f"{name}_node")
+        node = helper.make_node(op_type, list(inputs), [name], name=label, **attrs)
         set_metadata(node, RULE_KEY, self.rule)
         self.nodes.append(node)
         return name
