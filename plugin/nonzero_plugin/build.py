@@ -151,7 +151,11 @@ def build_engine(
     temporary = engine.with_name(f".{engine.name}.{uuid.uuid4().hex}")
     try:
         run = _Child(model, temporary, options, progress).run()
-        facts = {**run.facts, "max_nonzero": dict(options.max_nonzero)}
+        facts = {
+            **run.facts,
+            "max_nonzero": dict(options.max_nonzero),
+            "version_compatible": options.version_compatible,
+        }
         try:
             temporary.replace(engine)
             sidecar = write_sidecar(engine, model, options.original, options.command, facts)

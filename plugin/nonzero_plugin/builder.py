@@ -24,7 +24,12 @@ from nonzero_plugin.profiles import (
     parse_profile,
     resolve_profiles,
 )
-from nonzero_plugin.registry import PluginTriple, register, registered
+from nonzero_plugin.registry import (
+    PluginTriple,
+    load_standard_plugins,
+    register,
+    registered,
+)
 
 Emit = Callable[..., None]
 """``emit(event, **data)``: event is log, progress, stage, note or result."""
@@ -72,13 +77,14 @@ class _Build:
         edited = self._edit(model)
         self._check_plugins(model)
         builder = self._create(trt.Builder, self.logger)
+        load_standard_plugins(trt, self.logger)
         network = builder.create_network(build_config.network_flags(trt, self.options))
         self._parse(network, model, edited)
         config = builder.create_builder_config()
         profiles = self._add_profiles(builder, network, config)
         build_config.apply(trt, config, self.options, self._note)
         if hasattr(trt, "IProgressMonitor"):
-            config.progress_monitor = self._make_monitor()
+            config.progress_monitor = self.monitor = self._make_monitor()
         self.emit("stage", name="build")
         plan = builder.build_serialized_network(network, config)
         self._raise_callback_errors()
@@ -94,7 +100,7 @@ class _Build:
             "engine_bytes": plan.nbytes,
             "profiles": [format_profile(profile) for profile in profiles],
             "compute_capabilities": build_config.compute_capabilities(trt, config),
-            "plugins": sorted({request.node for request in self._served(model)}),
+            "plugins": self._served(model),
         }
 
     def _note(self, text: str) -> None:
@@ -142,11 +148,11 @@ class _Build:
             edited |= bool(onnx_file.set_max_nonzero(model, dict(self.options.max_nonzero)))
         return edited
 
-    def _served(self, model: onnx.ModelProto) -> list[onnx_file.PluginRequest]:
-        present = registered(self.trt)
-        return [
-            request for request in onnx_file.plugin_requests(model) if request.plugin in present
-        ]
+    def _served(self, model: onnx.ModelProto) -> list[str]:
+        """Names of the nodes that our plugin runs."""
+        kinds = {OP_TYPE, "NonZero"} if self.options.unpatched else {OP_TYPE}
+        nodes = [node for _, node in onnx_file.walk_nodes(model.graph) if node.op_type in kinds]
+        return sorted(onnx_file.node_label(node) for node in nodes)
 
     def _check_plugins(self, model: onnx.ModelProto) -> None:
         """TensorRT would fall back to the function body in silence, or say "not found"."""

@@ -81,7 +81,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"ROIAlign plugin was not found",
-        "this TensorRT finds no plugin for RoiAlign; end the engine before it and run it outside",
+        "TensorRT for RTX makes its own RoiAlign plugin only where it finds a GPU (without one it "
+        "logs 'Cuda Error in ROIAlignV3' and says this); build this model on a machine with a GPU",
     ),
     (
         r"Only FLOAT32, FLOAT16.*NonZero|Only FLOAT32, FLOAT16, BFLOAT16",

@@ -19,7 +19,7 @@ from nonzero_plugin.dtypes import DType
 from nonzero_plugin.engine_inputs import Array, TensorInfo, check_inputs
 from nonzero_plugin.errors import ContractError, CudaError, EngineLoadError, EngineRunError
 from nonzero_plugin.plan_file import explain_load_failure
-from nonzero_plugin.registry import register
+from nonzero_plugin.registry import load_standard_plugins, register
 from nonzero_plugin.sidecar import read_sidecar
 
 
@@ -68,7 +68,10 @@ class Engine:
         self.trt = register(choose_runtime(path, trt))
         self.version = f"{flavour_of(self.trt)} {self.trt.__version__}"
         self.logger, self._messages = _collecting_logger(self.trt)
+        load_standard_plugins(self.trt, self.logger)
         self._runtime = self.trt.Runtime(self.logger)
+        if (read_sidecar(path) or {}).get("version_compatible"):
+            self._runtime.engine_host_code_allowed = True  # it carries its own lean runtime
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             raise_recorded()

@@ -24,7 +24,7 @@ BLOCK_THREADS = 256
 WARPS = BLOCK_THREADS // 32
 SPAN_ITEMS = 1024
 SMALL_TILE_ITEMS = WARPS * SPAN_ITEMS
-SMALL_TILES = 8
+SMALL_TILES = 4
 """Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
 LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 8, 8: 4}
 """Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
@@ -38,8 +38,8 @@ SPANS_MULTIPLE = 32
 """The two-pass kernels work on a multiple of so many spans, whatever a step of theirs is."""
 MAX_SEGMENTS = 2048
 ALIGNMENT = 16
-"""Bytes of a vector load. The kernel starts at the aligned address at or below the input's, so up
-to ``ALIGNMENT - 1`` more item positions than items may have to be covered."""
+"""Bytes of the vector loads of 1- and 2-byte items. The kernel starts at the aligned address at or
+below the input's, so that a few more positions than there are items may have to be covered."""
 
 _WIDE_FROM_ITEMS = (1 << 31) - (1 << 20)
 """From here on, item positions (with alignment and tile padding) may not fit 31 bits."""
@@ -75,17 +75,18 @@ def is_one_pass(rank: int, config: NonZeroConfig) -> bool:
     return config.rank_last or rank == 1
 
 
-def _path(items: int, rank: int, config: NonZeroConfig) -> Path:
+def _covering(items: int, dtype: DType, size: int) -> int:
+    """Tiles of ``size`` items that cover ``items`` wherever the input is aligned."""
+    before = ALIGNMENT // dtype.itemsize - 1 if dtype.itemsize < 4 else 0
+    return -(-(items + before) // size)
+
+
+def _path(items: int, dtype: DType, rank: int, config: NonZeroConfig) -> Path:
     if items == 0:
         return "empty"
-    if items + ALIGNMENT - 1 <= SMALL_TILES * SMALL_TILE_ITEMS:
+    if _covering(items, dtype, SMALL_TILE_ITEMS) <= SMALL_TILES:
         return "small"
     return "select" if is_one_pass(rank, config) else "flag_write"
-
-
-def _covering(items: int, size: int) -> int:
-    """Tiles of ``size`` items that cover ``items`` wherever the input is aligned."""
-    return -(-(items + ALIGNMENT - 1) // size)
 
 
 def _select_tile_items(items: int, dtype: DType) -> int:
@@ -95,16 +96,16 @@ def _select_tile_items(items: int, dtype: DType) -> int:
 
 def _select_bytes(items: int, dtype: DType) -> int:
     """The ticket and one 64-bit status a tile."""
-    return 8 + 8 * _covering(items, _select_tile_items(items, dtype))
+    return 8 + 8 * _covering(items, dtype, _select_tile_items(items, dtype))
 
 
-def _flag_spans(items: int) -> int:
-    return _covering(items, SPANS_MULTIPLE * SPAN_ITEMS) * SPANS_MULTIPLE
+def _flag_spans(items: int, dtype: DType) -> int:
+    return _covering(items, dtype, SPANS_MULTIPLE * SPAN_ITEMS) * SPANS_MULTIPLE
 
 
-def _flag_bytes(items: int) -> int:
+def _flag_bytes(items: int, dtype: DType) -> int:
     """One bit an item, 16 bits a span, 32 bits a segment and a ticket."""
-    spans = _flag_spans(items)
+    spans = _flag_spans(items, dtype)
     return spans * (SPAN_ITEMS // 8) + spans * 2 + MAX_SEGMENTS * 4 + 16
 
 
@@ -117,11 +118,11 @@ def workspace_bytes(dims: tuple[int, ...], dtype: DType, config: NonZeroConfig) 
         ContractError: for a rank outside 1 to 8 or a negative extent.
     """
     items = num_items(dims)
-    path = _path(items, len(dims), config)
+    path = _path(items, dtype, len(dims), config)
     if path in ("empty", "small"):
         return 0
     if path == "flag_write":
-        return _flag_bytes(items)
+        return _flag_bytes(items, dtype)
     smaller = min(items, LARGE_FROM_BYTES // dtype.itemsize - 1)
     return max(_select_bytes(items, dtype), _select_bytes(smaller, dtype))
 
@@ -209,7 +210,7 @@ def plan_launch(
     """
     items = num_items(dims)
     rank = len(dims)
-    path = _path(items, rank, config)
+    path = _path(items, dtype, rank, config)
     wide = is_wide(items)
     zeroed_words = num_tiles = spans = num_segments = segment_spans = 0
     segment_division = (0, 0)
@@ -217,16 +218,16 @@ def plan_launch(
     if path == "empty":
         return LaunchPlan(path, False, 0, (), bytes(_PARAMETERS.size))
     if path == "small":
-        num_tiles = _covering(items, SMALL_TILE_ITEMS)
+        num_tiles = _covering(items, dtype, SMALL_TILE_ITEMS)
         steps = (Step("nonzero_small", num_tiles),)
     elif path == "select":
         tile_items = _select_tile_items(items, dtype)
-        num_tiles = _covering(items, tile_items)
+        num_tiles = _covering(items, dtype, tile_items)
         zeroed_words = _select_bytes(items, dtype) // 4
         size = "small" if tile_items == SMALL_TILE_ITEMS else "large"
         steps = (Step(f"nonzero_select_{size}", num_tiles),)
     else:
-        spans = _flag_spans(items)
+        spans = _flag_spans(items, dtype)
         # Two segments for each block that fits the device, of whole steps of the flag kernel.
         step_spans = WARPS * max(1, 4 // dtype.itemsize)
         most = max(1, min(2 * flag_blocks, MAX_SEGMENTS))

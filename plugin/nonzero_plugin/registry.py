@@ -128,4 +128,11 @@ def registered(trt: Any) -> dict[PluginTriple, Any]:
     return {
         PluginTriple(creator.name, creator.plugin_version, creator.plugin_namespace): creator
         for creator in creators
+        if hasattr(creator, "name")  # an interface these bindings do not know
     }
+
+
+def load_standard_plugins(trt: Any, logger: Any) -> None:
+    """Registers TensorRT's own plugins, which other nodes of a model may need."""
+    if hasattr(trt, "init_libnvinfer_plugins"):
+        trt.init_libnvinfer_plugins(logger, "")

@@ -52,7 +52,8 @@ def write_sidecar(
         "tensorrt": {"flavour": facts["flavour"], "version": facts["version"]},
         "compute_capabilities": facts["compute_capabilities"],
         "profiles": facts["profiles"],
-        "max_nonzero": facts.get("max_nonzero") or {},
+        "max_nonzero": facts["max_nonzero"],
+        "version_compatible": facts["version_compatible"],
         "command": command,
     }
     path = sidecar_path(engine)

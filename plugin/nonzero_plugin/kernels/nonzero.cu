@@ -172,7 +172,8 @@ __device__ __forceinline__ u32 vector_flags(uint4 v, u32 mask)
 #endif
 
 // A span that lies inside the input. Neighbouring lanes load neighbouring memory; afterwards lane l
-// holds the flags of items 32 l .. 32 l + 31.
+// holds the flags of items 32 l .. 32 l + 31. BYTES: how much a lane loads at a time, where items are wide.
+template <u32 BYTES>
 __device__ __forceinline__ u32 load_span(const word_t *span, u64 mask, u32 lane)
 {
 #if WORD_BYTES == 1
@@ -196,7 +197,7 @@ __device__ __forceinline__ u32 load_span(const word_t *span, u64 mask, u32 lane)
     return __byte_perm(low, high, 0x5410);
 #else
     // Loads in batches: left to itself the compiler waits for one or two at a time in some kernels.
-    constexpr u32 BATCH = 64 / WORD_BYTES;
+    constexpr u32 BATCH = BYTES / WORD_BYTES;
     u32 flags = 0;
 #pragma unroll
     for (u32 first = 0; first < 32; first += BATCH) {
@@ -228,13 +229,13 @@ __device__ __noinline__ u32 load_edge_span(const Input in, flat_t v, u64 mask, u
     return flags;
 }
 
-template <int SPANS>
+template <int SPANS, u32 BYTES = 64>
 __device__ __forceinline__ void load_spans(u32 (&flags)[SPANS], const Input &in, flat_t v, u64 mask,
                                            u32 lane)
 {
     if (v >= in.begin && v + SPANS * SPAN_ITEMS <= in.end) {
 #pragma unroll
-        for (int s = 0; s < SPANS; s++) flags[s] = load_span(in.base + v + s * SPAN_ITEMS, mask, lane);
+        for (int s = 0; s < SPANS; s++) flags[s] = load_span<BYTES>(in.base + v + s * SPAN_ITEMS, mask, lane);
     } else {
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
@@ -469,20 +470,19 @@ nonzero_small(const __grid_constant__ Params p)
     const Input in = open_input(p);
     const Writer w = make_writer(p, lane);
 
-    u32 mine[1] = {0}, before = 0, total = 0;
+    u32 mine = 0, before = 0, total = 0;
     // Without a row length to know, the tiles after this one do not matter.
     const u32 tiles = p.rank_last ? blockIdx.x + 1 : p.num_tiles;
-#pragma unroll 2
     for (u32 tile = 0; tile < tiles; tile++) {
         u32 flags[1];
-        load_spans<1>(flags, in, (flat_t)(tile * WARPS + warp) * SPAN_ITEMS, p.mask, lane);
+        load_spans<1, 128>(flags, in, (flat_t)(tile * WARPS + warp) * SPAN_ITEMS, p.mask, lane);
         if (tile < blockIdx.x) before += __popc(flags[0]);
-        if (tile == blockIdx.x) mine[0] = flags[0];
+        if (tile == blockIdx.x) mine = flags[0];
         total += __popc(flags[0]);
     }
     before = warp_sum(before);
     total = warp_sum(total);
-    const u32 count = warp_sum((u32)__popc(mine[0]));
+    const u32 count = warp_sum((u32)__popc(mine));
     if (lane == 0) {
         warp_before[warp] = before;
         warp_total[warp] = total;
@@ -498,7 +498,7 @@ nonzero_small(const __grid_constant__ Params p)
     }
     if (blockIdx.x == p.num_tiles - 1 && threadIdx.x == 0) write_count(p, nonzeros);
     const flat_t v = (flat_t)(blockIdx.x * WARPS + warp) * SPAN_ITEMS;
-    write_span(p, w, mine[0], v - in.begin, row, count_rows(p, nonzeros), stage[warp], lane);
+    write_span(p, w, mine, v - in.begin, row, count_rows(p, nonzeros), stage[warp], lane);
 }
 
 // ---- [K, rank] in one pass: decoupled look-back --------------------------------------------------
