@@ -248,7 +248,7 @@ def build_and_report(model: Path, engine: Path, options: BuildOptions, as_json: 
         click.echo(json.dumps({"built": True, **result.to_dict()}, indent=2))
     else:
         click.echo(describe(result))
-        if result.plugin_nodes or options.unpatched:
+        if result.plugin_nodes:
             click.echo(f"Note: {NEEDS_PYTHON}")
     return 0
 

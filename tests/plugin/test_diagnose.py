@@ -77,7 +77,7 @@ def test_names_are_found_whole(name: str, found: str | None) -> None:
         ("Assertion t->graph.shapeContext.isProxy(*xs) failed", "only the count is used"),
         ("formulas need to be set sooner", "condition comes from a count"),
         ("value should have been set by symbolic execution", "index values are used as a shape"),
-        ("ROIAlign plugin was not found in the plugin registry!", "end the engine before it"),
+        ("ROIAlign plugin was not found in the plugin registry!", "only where it finds a GPU"),
         ('Assertion failed: mode == "none": ScatterND with reduction is not supported.', "accumul"),
         ("Plugin not found, are the plugin name, version, and namespace correct?", "no such oper"),
         ("UInt8 datatype formats are not supported", "cast to a supported one"),

@@ -136,7 +136,8 @@ def test_unpatched_models_build_into_the_same_kind_of_engine(tmp_path: Path) -> 
     )
     with pytest.raises(EngineBuildError, match="rewrite it with nonzero-rewrite first"):
         build(model, tmp_path)
-    build(model, tmp_path, rtx(unpatched=True))
+    result = build(model, tmp_path, rtx(unpatched=True))
+    assert result.plugin_nodes == ("nz",)
     assert plugin_triples((tmp_path / "m.engine").read_bytes()) == [OURS]
 
 
