@@ -7,9 +7,12 @@ an inner tensor, or replacing one node, cannot change how any other node is comp
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +27,9 @@ Feeds = Mapping[str, Any]
 
 REFERENCE_MAX_BYTES = 64 * 1024 * 1024
 """Above this size a model is not handed to ``onnx.reference``, which is much slower."""
+
+LARGE_BYTES = 128 * 1024 * 1024
+"""Files from this size on are handed to onnxruntime as files."""
 
 _KEEP_BYTES = 1024
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -95,11 +101,39 @@ class ModelSource:
         else:
             assert self.path is not None
             data = self.path.read_bytes()
-        extra = onnx.ModelProto()
+        return data + _more_outputs(names)
+
+    @contextmanager
+    def loadable(self, names: Sequence[str]) -> Iterator[bytes | str]:
+        """What onnxruntime loads: bytes, or for a large file the path of a copy, which costs less
+        memory; the copy lies in the system's temporary folder and is gone afterwards.
+        """
+        if self.path is None or self.path.stat().st_size < LARGE_BYTES or self._external:
+            yield self.with_outputs(names)
+        elif not names:
+            yield str(self.path)
+        else:
+            with TemporaryDirectory(
+                prefix="nonzero-rewrite-", ignore_cleanup_errors=True
+            ) as folder:
+                copy = Path(folder) / "model.onnx"
+                shutil.copyfile(self.path, copy)
+                with copy.open("ab") as file:
+                    file.write(_more_outputs(names))
+                yield str(copy)
+
+    @property
+    def _external(self) -> bool:
+        tensors = self.skeleton.graph.initializer
+        return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
+
+
+def _more_outputs(names: Sequence[str]) -> bytes:
+    extra = onnx.ModelProto()
+    if names:
         extra.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-        if names:
-            data += extra.SerializeToString()
-        return data
+    data: bytes = extra.SerializeToString()
+    return data
 
 
 def _skeleton(model: onnx.ModelProto, *, copy: bool) -> onnx.ModelProto:
@@ -152,9 +186,10 @@ class OrtRunner:
             options.add_session_config_entry(_EXTERNAL_FOLDER, str(source.folder))
         ort.set_seed(seed)
         try:
-            self._session = ort.InferenceSession(
-                source.with_outputs(extra_outputs), options, providers=["CPUExecutionProvider"]
-            )
+            with source.loadable(extra_outputs) as model:
+                self._session = ort.InferenceSession(
+                    model, options, providers=["CPUExecutionProvider"]
+                )
         except Exception as err:  # onnxruntime's exceptions share no base but Exception
             raise RunError(_words(err)) from err
 

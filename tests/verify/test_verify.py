@@ -334,3 +334,19 @@ def test_missing_external_data_is_not_comparable(tmp_path: Path) -> None:
     result = verify_models(original, original)
     assert result.outcome is Outcome.NOT_COMPARABLE
     assert "weights.bin" in result.reason
+
+
+def test_large_files_go_to_onnxruntime_as_files(tmp_path: Path, monkeypatch) -> None:
+    model = wrong.original()
+    onnx.save(model, tmp_path / "a.onnx")
+    onnx.save(wrong.patched(model), tmp_path / "b.onnx")
+    onnx.save(wrong.patched(model, wrong.last_one_twice()), tmp_path / "c.onnx")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("nonzero_rewrite.runtime.LARGE_BYTES", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.onnx")}
+    assert verify_models(tmp_path / "a.onnx", tmp_path / "b.onnx").ok
+    assert not verify_models(tmp_path / "a.onnx", tmp_path / "c.onnx").ok
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.onnx")} == before
+    assert not list(temporary.iterdir())
