@@ -7,6 +7,7 @@ from :func:`make_classes`. Importing this module imports no TensorRT.
 from __future__ import annotations
 
 import functools
+import logging
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from nonzero_plugin.contract import (
 )
 from nonzero_plugin.errors import BackendUnavailableError, ContractError
 from nonzero_plugin.shapes import ExprAlgebra, output_dims
+
+logger = logging.getLogger(__name__)
 
 UNPATCHED_NAME = "NonZero"
 """What the ONNX importer of TensorRT for RTX (1.6 on) asks the registry for, with version 1 and
@@ -55,7 +58,12 @@ def writer() -> str:
 
 def any_overflowed() -> bool:
     """Whether ``max_nonzero`` cut a result short since the last call; synchronise streams first."""
-    return any([plugin.launch.overflowed() for plugin in list(_running)])
+    found = False
+    for plugin in list(_running):
+        plugin.notice_overflow()
+        found |= plugin.overflowed
+        plugin.overflowed = False
+    return found
 
 
 @functools.cache
@@ -84,6 +92,7 @@ def make_classes(trt: Any) -> PluginClasses:
             self.node = node  # for messages
             self.dtype = dtype
             self.launch: Any = None
+            self.overflowed = self.overflow_logged = False
             self.failure: Exception | None = None  # of a callback that could not raise it
             self.serialized: Any = None  # the fields and their arrays, which TensorRT borrows
 
@@ -191,8 +200,23 @@ def make_classes(trt: Any) -> PluginClasses:
             workspace: int,
             stream: int,
         ) -> None:
-            """Launches."""
+            """Launches; a promise that an earlier run broke is logged, once a context."""
+            if self.config.max_nonzero is not None:
+                self.notice_overflow()
             self.launch(inputs[0], outputs[0], outputs[1], workspace, stream)
+
+        def notice_overflow(self) -> None:
+            """Keeps, and logs the first time, that ``max_nonzero`` cut a result short."""
+            if self.launch.overflowed():
+                if not self.overflow_logged:
+                    logger.warning(
+                        "node %r: more than max_nonzero = %d elements were non-zero; the first %d "
+                        "were given",
+                        self.node,
+                        self.config.max_nonzero,
+                        self.config.max_nonzero,
+                    )
+                self.overflow_logged = self.overflowed = True
 
     class NonZeroCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
         """Makes the plugin for a ``NonZeroPlugin`` node or an engine's layer."""

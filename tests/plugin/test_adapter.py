@@ -133,7 +133,9 @@ def test_only_the_network_s_own_linear_types_are_taken(trt: Any, backend: Record
     assert accepts(2, trt.DataType.INT64) and not accepts(2, trt.DataType.INT32)
 
 
-def test_fields_out_and_back_in_at_run_time(trt: Any, backend: RecordingBackend) -> None:
+def test_fields_out_and_back_in_at_run_time(
+    trt: Any, backend: RecordingBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     plugin = build_plugin(trt, perm=[1, 0], index_type=[6], max_nonzero=[9])
     plugin.get_output_data_types([trt.DataType.BOOL])
     stored = plugin.get_fields_to_serialize()
@@ -148,6 +150,9 @@ def test_fields_out_and_back_in_at_run_time(trt: Any, backend: RecordingBackend)
     context.enqueue([desc], [], [11], [22, 33], 44, 55)
     assert backend.launched == [(11, 22, 33, 44, 55)]
     assert loaded.launch is None, "what a context prepares is its own"
+    assert any_overflowed() and "max_nonzero = 9" in caplog.text
+    context.enqueue([desc], [], [11], [22, 33], 44, 55)
+    assert caplog.text.count("max_nonzero = 9") == 1, "logged once a context, kept every time"
     assert any_overflowed()
 
 
