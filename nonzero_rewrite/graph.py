@@ -76,7 +76,7 @@ class Scope:
         self.path = path
         self.parent = parent
         self.holder = holder
-        self.children: list[Scope] = []
+        self._held: dict[int, list[Scope]] = {}  # by the handle of the node that carries them
         self.captures: dict[str, list[Scope]] = {}
         self.nodes: list[NodeProto] = list(proto.node)
         self._original = len(self.nodes)
@@ -132,7 +132,7 @@ class Scope:
                 label = f"{node.op_type} {node_label(node, handle)!r}/{name}"
                 path = f"{self.path}/{label}" if self.path else label
                 child = Scope(graph, path, self, handle)
-                self.children.append(child)
+                self._held.setdefault(handle, []).append(child)
         for child in self.children:
             self._note_captures(child)
 
@@ -226,10 +226,8 @@ class Scope:
     def inputs_of(self, handle: int) -> list[str]:
         """The values a node needs, those captured by the graphs it carries included."""
         names = [name for name in self.nodes[handle].input if name]
-        if self.children:
-            for child in self.children:
-                if child.holder == handle:
-                    names += child.free_names()
+        for child in self.held_by(handle):
+            names += child.free_names()
         return names
 
     def free_names(self) -> list[str]:
@@ -241,6 +239,15 @@ class Scope:
         """Handles of the nodes of this graph, not removed, whose operator is called so."""
         handles = self._by_type.get(op_type, ())
         return [handle for handle in handles if handle not in self._removed]
+
+    @property
+    def children(self) -> list[Scope]:
+        """The graphs that nodes of this one carry."""
+        return [child for children in self._held.values() for child in children]
+
+    def held_by(self, handle: int) -> list[Scope]:
+        """The graphs that one node carries."""
+        return self._held.get(handle, [])
 
     def walk(self) -> Iterator[Scope]:
         """This scope and all below it."""
@@ -281,8 +288,7 @@ class Scope:
         for name in node.output:
             if self.producer.get(name) == handle:
                 del self.producer[name]
-        for child in [child for child in self.children if child.holder == handle]:
-            self.children.remove(child)
+        for child in self._held.pop(handle, ()):
             for scope in child.walk():
                 self._forget_captures(scope)
 
@@ -354,7 +360,7 @@ class Scope:
             node = self.nodes[handle]
             if any(self.is_used(name) for name in node.output if name):
                 continue
-            if any(child.holder == handle for child in self.children):
+            if self.held_by(handle):
                 continue
             inputs = [name for name in node.input if name]
             self.remove(handle)

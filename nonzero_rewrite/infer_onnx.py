@@ -135,8 +135,8 @@ def _collect(graph: GraphProto, scope: Scope, handles: list[int]) -> Inferred:
         return
     for handle, node in zip(handles, graph.node, strict=True):
         for name, body in subgraphs(node):
-            for child in scope.children:
-                if child.holder == handle and child.path.endswith("/" + name):
+            for child in scope.held_by(handle):
+                if child.path.endswith("/" + name):
                     yield from _collect(body, child, list(range(len(body.node))))
 
 

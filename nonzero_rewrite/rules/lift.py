@@ -115,7 +115,7 @@ def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
         if value is None or value.size != 1:
             continue
         wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
-        branches = [each for each in scope.children if each.holder == child.holder]
+        branches = scope.held_by(child.holder)
         taken = next(each for each in branches if each.path.endswith(wanted))
         if taken.proto.sparse_initializer or taken.proto.quantization_annotation:
             continue  # the graph around it may hold things of that name
