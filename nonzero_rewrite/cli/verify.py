@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,10 +41,14 @@ STDOUT = "-"
     help="How long inputs that exercise the masks may be searched.",
 )
 @click.option(
-    "--rtol", type=click.FloatRange(min=0), default=0.0, show_default=True, help="For floats."
+    "--rtol",
+    type=click.FloatRange(min=0),
+    help="Relative deviation allowed for floats; 0 for models, 0.01 for engines by default.",
 )
 @click.option(
-    "--atol", type=click.FloatRange(min=0), default=0.0, show_default=True, help="For floats."
+    "--atol",
+    type=click.FloatRange(min=0),
+    help="Absolute deviation allowed for floats; 0 for models, 0.001 for engines by default.",
 )
 @click.option(
     "--json",
@@ -56,6 +61,12 @@ STDOUT = "-"
 @click.option(
     "--junit", "junit_file", type=click.Path(path_type=Path), help="Write JUnit XML for CI."
 )
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    help="Write one self-contained HTML page: parity, counts, and each NonZero before and after.",
+)
 @user_errors
 def command(
     *,
@@ -64,10 +75,11 @@ def command(
     input_files: tuple[Path, ...],
     seed: int,
     time_budget: float,
-    rtol: float,
-    atol: float,
+    rtol: float | None,
+    atol: float | None,
     json_file: str | None,
     junit_file: Path | None,
+    html_file: Path | None,
 ) -> None:
     """Compare PATCHED (a model or an engine) with ORIGINAL (a model) and say what differs.
 
@@ -76,12 +88,24 @@ def command(
 
     Exits with 0 when equal, 3 when different, 1 when they cannot be compared.
     """
+    from nonzero_rewrite.input_files import load_inputs
+
     if json_file and json_file.endswith(".onnx"):
         raise click.UsageError("--json took a model for its FILE; write it after the models")
-    result = _verify(
-        original, patched, input_files, seed=seed, time_budget=time_budget, rtol=rtol, atol=atol
+    tolerances = {"rtol": rtol, "atol": atol}
+    settings = {name: value for name, value in tolerances.items() if value is not None}
+    inputs = [load_inputs(path) for path in input_files]
+    verify = _verifier(patched)
+    result = verify(
+        original, patched, inputs=inputs, seed=seed, time_budget=time_budget, **settings
     )
     write_reports(result, json_file, junit_file)
+    if html_file:
+        from nonzero_rewrite.html_report import render_html
+        from nonzero_rewrite.write import write_text
+
+        is_model = patched.suffix.lower() == ".onnx"
+        write_text(html_file, render_html(result, original, patched if is_model else None))
     sys.exit(exit_code(result))
 
 
@@ -112,39 +136,12 @@ def write_reports(
         write_text(junit_file, junit_xml(result))
 
 
-def _verify(
-    original: Path,
-    patched: Path,
-    input_files: tuple[Path, ...],
-    *,
-    seed: int,
-    time_budget: float,
-    rtol: float,
-    atol: float,
-) -> Verification:
-    from nonzero_rewrite.inputs import load_inputs
-
-    inputs = [load_inputs(path) for path in input_files]
+def _verifier(patched: Path) -> Callable[..., Verification]:
+    """The comparison for a model, or for an engine."""
     if patched.suffix.lower() == ".onnx":
         from nonzero_rewrite.verify import verify_models
 
-        return verify_models(
-            original,
-            patched,
-            inputs=inputs,
-            seed=seed,
-            time_budget=time_budget,
-            rtol=rtol,
-            atol=atol,
-        )
+        return verify_models
     from nonzero_rewrite.verify_engine import verify_engine
 
-    return verify_engine(
-        original,
-        patched,
-        inputs=inputs,
-        seed=seed,
-        time_budget=time_budget,
-        rtol=rtol,
-        atol=atol,
-    )
+    return verify_engine
