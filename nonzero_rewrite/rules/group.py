@@ -114,6 +114,7 @@ class Grouper:
         self._through_casts = through_casts
         self._share = share
         self._numbers: dict[object, int] = {}
+        self._known: dict[tuple[str, int], int] = {}
 
     def groups(self, handles: list[int]) -> list[Group]:
         """Groups in node order; every handle is in exactly one."""
@@ -148,6 +149,9 @@ class Grouper:
 
     def _number(self, name: str, depth: int) -> int:
         """Equal numbers mean equal values: same operator, attributes and equal inputs."""
+        known = self._known.get((name, depth))
+        if known is not None:
+            return known
         node = self._scope.made_by(name)
         key: object = name
         if node is not None and depth < _VALUE_NUMBER_DEPTH and _is_deterministic(node):
@@ -158,7 +162,9 @@ class Grouper:
             )
             if sum(map(len, attributes)) <= 4096:
                 key = (node.op_type, attributes, inputs, slot)
-        return self._numbers.setdefault(key, len(self._numbers))
+        number = self._numbers.setdefault(key, len(self._numbers))
+        self._known[name, depth] = number
+        return number
 
 
 def _is_deterministic(node: NodeProto) -> bool:
