@@ -30,14 +30,15 @@ def main() -> int:
             channel.flush()
 
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    engine = Path(request["engine"])
+    threading.Thread(target=_end_with_parent, args=(engine,), daemon=True).start()
     try:
         from nonzero_plugin.build import BuildOptions
         from nonzero_plugin.builder import build
 
         facts = build(
             Path(request["model"]),
-            Path(request["engine"]),
+            engine,
             BuildOptions.from_dict(request["options"]),
             emit,
         )
@@ -65,10 +66,11 @@ def _phase_of(error: NonZeroPluginError) -> str:
     return "options" if isinstance(error, ContractError) else "import"
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(engine: Path) -> None:
     """The parent keeps stdin open: its end means there is nobody left to build for."""
     while os.read(0, 1):
         pass
+    engine.unlink(missing_ok=True)
     os._exit(130)
 
 

@@ -231,6 +231,11 @@ def test_the_other_backends_live_the_same_life(trt: Any, cuda: Any, backend: str
         problem.close()
 
 
+def test_the_card_is_named(cuda: Any) -> None:
+    assert cuda.require_device() >= 1
+    assert "(compute capability " in cuda.device_name()
+
+
 def test_bytes_that_are_no_engine_are_refused_in_the_library_s_words(
     trt: Any, tmp_path: Any
 ) -> None:
