@@ -44,8 +44,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"NON_ZERO.*no runners|NonZero plugin creator version",
-        "the model still holds ONNX NonZero; rewrite it with nonzero-rewrite first, or build with "
-        "--unpatched on TensorRT for RTX",
+        "the model still holds ONNX NonZero; rewrite it with nonzero-rewrite first "
+        "(`nonzero-rewrite scan` says why it leaves one alone), or build with --unpatched",
     ),
     (
         r"formulas need to be set sooner",
@@ -175,9 +175,9 @@ def explain(
         parts.append(f"TensorRT says: {told[-1].strip()}")
     # TensorRT names the layer, not always the operator.
     hint = advice([f"{text} [{node.op_type}]" for text in told] if node is not None else told)
-    if hint is None and model is not None:
-        suspect, hint = next(iter(suspects(model)), (None, None))
-        label = label or suspect
+    if model is not None and (hint is None or node is None):
+        for suspect, reason in suspects(model)[:1]:
+            label, hint = label or suspect, reason
     if hint is None and any(_LIBRARY_FAULT.search(message) for message in told):
         hint = (
             "this is a fault inside TensorRT; a newer version may build it, and the messages above "
