@@ -33,8 +33,8 @@ UNPATCHED_NAME = "NonZero"
 the empty namespace, when it meets an ONNX NonZero."""
 
 
-_running: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Plugins of execution contexts that have prepared a launch."""
+_capped: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Plugins of execution contexts that have prepared a launch and promise a ``max_nonzero``."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def writer() -> str:
 def any_overflowed() -> bool:
     """Whether ``max_nonzero`` cut a result short since the last call; synchronise streams first."""
     found = False
-    for plugin in list(_running):
+    for plugin in list(_capped):
         plugin.notice_overflow()
         found |= plugin.overflowed
         plugin.overflowed = False
@@ -188,7 +188,8 @@ def make_classes(trt: Any) -> PluginClasses:
                 raise self.failure
             self.dtype = _dtype(inp[0].type)
             self.launch = _backend(self.config).prepare(tuple(inp[0].dims), self.dtype, self.config)
-            _running.add(self)
+            if self.config.max_nonzero is not None:
+                _capped.add(self)
 
         @reported
         def enqueue(
