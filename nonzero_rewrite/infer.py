@@ -18,6 +18,7 @@ class Types:
     def __init__(self, model: ModelProto) -> None:
         self._model = model
         self._tables: dict[int, _Table] = {}
+        self._asked: set[tuple[int, str]] = set()
 
     def of(self, scope: Scope, name: str) -> TensorType:
         """The type of ``name`` as seen from ``scope``; ``UNKNOWN`` where nothing is known."""
@@ -36,8 +37,11 @@ class Types:
         missing = []
         for scope, name in wanted:
             owner = scope.owner(name)
-            if owner is None or scope.root.is_function or self.of(owner, name).is_complete:
+            if owner is None or scope.root.is_function or (id(owner), name) in self._asked:
                 continue
+            if self.of(owner, name).is_complete:
+                continue
+            self._asked.add((id(owner), name))
             table = self._table(owner)
             table.known.update(resolve(owner, name, table.get))
             if not self.of(owner, name).is_complete:

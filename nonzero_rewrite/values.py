@@ -185,13 +185,15 @@ class Facts:
         owner = scope.owner(name)
         if owner is None or depth > _MAX_DEPTH:
             return None
+        node = owner.made_by(name)
+        if node is not None and not is_onnx(node, *_MOVES):
+            self.types.need([(owner, name)])
         dims = self.types.of(owner, name).dims
         if dims is not None and len(dims) <= 1 and all(dim == 1 for dim in dims):
             return name
         value = self.constant(owner, name)
         if value is not None and value.size == 1 and value.ndim <= 1:
             return name
-        node = owner.made_by(name)
         if node is None or not is_onnx(node, *_MOVES):
             return None
         return self.scalar(owner, node.input[0], depth + 1)
