@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.fake_tensorrt import FakeExprBuilder, dynamic_desc, make_fake_tensorrt, tensor_desc
-from nonzero_plugin import backends, callbacks, fields
+from nonzero_plugin import adapter, backends, callbacks, fields
 from nonzero_plugin.adapter import any_overflowed, make_classes
 from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
@@ -60,6 +60,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingBackend]:
     callbacks.take_recorded(any_thread=True)
     yield recording
     callbacks.take_recorded(any_thread=True)
+    adapter._capped.clear()
 
 
 @pytest.fixture
