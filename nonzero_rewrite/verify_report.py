@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_DIFFERENCES_SHOWN = 5
+MAX_ROWS = 24
+"""Rows of a table; the JSON report has all."""
 _WORDS = {
     Outcome.EQUAL: "[green]equal[/green]",
     Outcome.DIFFERENT: "[red]DIFFERENT[/red]",
@@ -21,24 +23,31 @@ _WORDS = {
 
 def render_verification(result: Verification, console: Console) -> None:
     """Print what was compared, on what, and what came of it; plain ASCII, a screen at most."""
-    from rich.markup import escape
-
     console.print(f"Parity: {_WORDS[result.outcome]} - {_basis(result)}", highlight=False)
     if result.reason:
-        console.print(f"  {escape(result.reason)}", highlight=False)
+        console.print(f"  {safe(result.reason, console)}", highlight=False)
     _print_outputs(result, console)
     _print_masks(result, console)
     for difference in result.differences[1:MAX_DIFFERENCES_SHOWN]:
         where = f"{difference.tensor} ({difference.case}): " if difference.tensor else ""
-        console.print(f"  {escape(where + difference.text)}", highlight=False)
+        console.print(f"  {safe(where + difference.text, console)}", highlight=False)
     if len(result.differences) > MAX_DIFFERENCES_SHOWN:
         more = len(result.differences) - MAX_DIFFERENCES_SHOWN
         console.print(f"  {more} more differences are in the JSON report", highlight=False)
     for label in result.unobserved:
         text = f"  NonZero {label}: inside a subgraph or function, compared through the outputs"
-        console.print(escape(text), highlight=False)
+        console.print(safe(text, console), highlight=False)
     for note in result.notes:
-        console.print(f"  note: {escape(note)}", highlight=False)
+        console.print(f"  note: {safe(note, console)}", highlight=False)
+
+
+def safe(text: str, console: Console) -> str:
+    """``text`` from a model as this terminal can show it: no markup, no control characters."""
+    from rich.markup import escape
+
+    visible = "".join(c if c.isprintable() else "?" for c in text)
+    encoding = console.encoding
+    return escape(visible.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _basis(result: Verification) -> str:
@@ -54,10 +63,13 @@ def _print_outputs(result: Verification, console: Console) -> None:
     if not result.outputs:
         return
     table = _table("output", "equal in", "first difference")
-    for output in result.outputs:
+    # What is wrong must not be among the rows left out.
+    for output in sorted(result.outputs, key=lambda output: output.ok)[:MAX_ROWS]:
         note = "differs between two runs of the original" if output.unstable else output.difference
-        table.add_row(output.name, f"{output.equal} of {output.cases} cases", note)
+        cells = output.name, f"{output.equal} of {output.cases} cases", note
+        table.add_row(*(safe(cell, console) for cell in cells))
     console.print(table)
+    _print_rest(len(result.outputs), "outputs", console)
 
 
 def _print_masks(result: Verification, console: Console) -> None:
@@ -65,11 +77,18 @@ def _print_masks(result: Verification, console: Console) -> None:
         return
     table = _table("NonZero", "none", "some", "all", "selected (searched and given cases)")
     searched = {case.name for case in result.cases if case.origin != "edge"}
-    for cover in result.coverage:
+    for cover in result.coverage[:MAX_ROWS]:
         rows = [s for s in result.selected if s.node == cover.node and s.case in searched]
         marks = ("yes" if flag else "-" for flag in (cover.none, cover.some, cover.all))
-        table.add_row(cover.node, *marks, cover.note or selected_text(rows))
+        cells = cover.node, *marks, cover.note or selected_text(rows)
+        table.add_row(*(safe(cell, console) for cell in cells))
     console.print(table)
+    _print_rest(len(result.coverage), "NonZero", console)
+
+
+def _print_rest(count: int, what: str, console: Console) -> None:
+    if count > MAX_ROWS:
+        console.print(f"  {count - MAX_ROWS} more {what} are in the JSON report", highlight=False)
 
 
 def selected_text(rows: list[Selection], limit: int = 5) -> str:

@@ -126,3 +126,20 @@ def test_inputs_from_a_file(files, tmp_path: Path) -> None:
     result = call(files["original"], files["right"], "--inputs", str(given))
     assert result.exit_code == 1
     assert "no value for 'y'" in result.stderr
+
+
+def test_names_from_a_model_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    """Markup, a terminal's escape sequence and letters that are not ASCII."""
+    odd = "[/red] \x1b[31m \u5c42 [bold]x"
+    node = onnx.helper.make_node("NonZero", ["x"], [odd], name=odd)
+    model = build.model([node], {"x": (1, ["n"])}, {odd: (7, [1, None])})
+    path = tmp_path / "odd.onnx"
+    onnx.save(model, path)
+    for encoding in ("utf-8", "ascii"):
+        runner = CliRunner(charset=encoding)
+        result = runner.invoke(command, [str(path), str(path), "--junit", str(tmp_path / "j.xml")])
+        assert result.exit_code == 0, result.output
+        assert "[/red]" in result.stdout
+        assert "\x1b" not in result.stdout
+        assert ("\\u5c42" if encoding == "ascii" else "\u5c42") in result.stdout
+    ElementTree.parse(tmp_path / "j.xml")
