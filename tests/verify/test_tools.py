@@ -1,0 +1,102 @@
+"""The tools that run the whole path over folders, and mutants over the tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+import pytest
+from helpers import build
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", TOOLS / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_corpus_goes_on_past_a_file_that_is_no_model(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    onnx.save(build.nonzero(), folder / "good.onnx")
+    (folder / "text.onnx").write_text("no model")
+    table, rows = tmp_path / "table.md", tmp_path / "rows.json"
+    done = subprocess.run(
+        [sys.executable, TOOLS / "corpus.py", folder, "--json", rows, "--markdown", table],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    good, text = json.loads(rows.read_text())
+    assert (good["outcomes"], good["parity"], good["masks_partly_selected"]) == (
+        {"plugin": 1},
+        "equal",
+        1,
+    )
+    assert "text.onnx" in text["refused"]
+    assert "models: 2; refused: 1; broken: 0" in done.stdout
+    assert "| good.onnx | 1 plugin |" in table.read_text()
+
+
+ROW = {"parity": "equal", "idempotent": True, "valid": ""}
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (ROW, ""),
+        ({"refused": "why"}, ""),
+        ({**ROW, "parity": "not comparable"}, ""),
+        ({**ROW, "parity": "different"}, "different"),
+        ({**ROW, "idempotent": False}, "invalid"),
+        ({**ROW, "valid": "checker's words"}, "invalid"),
+        ({"broken": "traceback"}, "traceback"),
+        ({"broken": "crash (exit code -11)"}, "crash"),
+        ({"broken": "time-out after 3 s"}, "time-out"),
+    ],
+)
+def test_what_makes_a_corpus_run_fail(row: dict, verdict: str) -> None:
+    assert load("corpus").verdict(row) == verdict
+
+
+def test_a_crash_and_a_time_out_of_one_model_are_rows(tmp_path: Path, monkeypatch) -> None:
+    corpus = load("corpus")
+    script = tmp_path / "child.py"
+    monkeypatch.setattr(corpus, "__file__", str(script))
+    script.write_text("import os; os.abort()")
+    assert corpus.run_one(Path("x.onnx"), False, 0, 60)["broken"].startswith("crash")
+    script.write_text("raise ValueError('boom')")
+    row = corpus.run_one(Path("x.onnx"), False, 0, 60)
+    assert row["broken"] == "traceback"
+    assert "boom" in row["traceback"]
+    script.write_text("import time; time.sleep(60)")
+    assert corpus.run_one(Path("x.onnx"), False, 0, 0.5)["broken"].startswith("time-out")
+
+
+def test_every_mutant_is_another_program() -> None:
+    tool = load("mutate")
+    source = (
+        "def f(a: int = 1, b: bool = True) -> int:\n"
+        "    return a + 2 if a < 3 and b else 4 * a - (b & 5)\n"
+    )
+    found = tool.mutants(source)
+    texts = {mutant.text for mutant in found}
+    assert {"Lt -> LtE", "And -> Or", "Add -> Sub", "1 -> 2", "True -> False"} <= texts
+    results = set()
+    for mutant in found:
+        names: dict = {}
+        exec(compile(tool.mutate(source, mutant.number), "mutant", "exec"), names)
+        f = names["f"]
+        results.add((f(), *(f(a, b) for a in (0, 1, 2.5, 3, 3.5, 7) for b in (0, 1, 4, 6))))
+    assert len(results) == len(found)
