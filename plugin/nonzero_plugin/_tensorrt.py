@@ -84,6 +84,8 @@ def load_tensorrt(choice: str | ModuleType | None = None) -> Any:
             IPluginV3 interface (TensorRT 10.3, TensorRT for RTX 1.6).
     """
     if choice is not None and not isinstance(choice, str):
+        if is_rtx(choice):
+            prepare_rtx_libraries()
         return _with_plugin_v3(choice)
     name = choose_flavour(choice)
     if name == "tensorrt_rtx":

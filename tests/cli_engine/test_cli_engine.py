@@ -240,3 +240,28 @@ def test_help_of_each_command_is_quick_and_imports_no_library() -> None:
         )
         assert done.stdout.strip().endswith("set()"), done.stdout
         assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_for_terminals(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nonzero_plugin.engine import BuildEvent
+
+    from nonzero_rewrite.cli.build import build_progress
+
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
+    monkeypatch.setenv("TTY_INTERACTIVE", "1" if terminal else "0")
+    monkeypatch.setenv("TERM", "xterm")
+    with build_progress() as show:
+        show(BuildEvent("stage", {"name": "build"}))
+        show(BuildEvent("progress", {"phase": "Building", "parent": None, "step": 0, "steps": 3}))
+        show(BuildEvent("progress", {"phase": "Inner", "parent": "Building", "steps": 1}))
+        show(BuildEvent("progress", {"phase": "Building", "step": 2}))
+        show(BuildEvent("progress", {"phase": "Building", "done": True}))
+        show(BuildEvent("progress", {"phase": "never started", "step": 1}))
+        show(BuildEvent("log", {"severity": "WARNING", "text": "kept for the result"}))
+        show(BuildEvent("stage", {"name": "write"}))
+    printed = capsys.readouterr()
+    assert not printed.out and "kept for the result" not in printed.err
+    assert ("TensorRT: write" in printed.err) is terminal

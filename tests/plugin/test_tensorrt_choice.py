@@ -127,3 +127,30 @@ def test_rtx_parses_a_plugin_from_many_processes_at_once(
         (folder,) = (cache / "nonzero-rewrite").iterdir()
         names = {path.name for path in folder.iterdir()}
         assert "libtensorrt_rtx.so" in names and all(path.is_symlink() for path in folder.iterdir())
+
+
+LATE = """
+    import logging, sys
+    logging.basicConfig(format="%(message)s")
+    import tensorrt_rtx
+    from nonzero_plugin import register
+    register(tensorrt_rtx)
+    register("tensorrt_rtx")
+"""
+
+
+@pytest.mark.rtx
+@pytest.mark.skipif(sys.platform != "linux", reason="the trap is the Linux wheel's")
+def test_importing_rtx_first_is_told_before_its_parser_can_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    command = [sys.executable, "-c", textwrap.dedent(LATE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (folder,) = (tmp_path / "nonzero-rewrite").iterdir()
+    assert "tensorrt_rtx was imported before" in done.stderr
+    assert f"LD_LIBRARY_PATH={folder}" in done.stderr
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not done.stderr
