@@ -6,12 +6,12 @@ Weights in external files are never read; only that their files are there is che
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from nonzero_rewrite.errors import ModelLoadError
 
@@ -91,29 +91,46 @@ def _first_line(err: Exception) -> str:
     return str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
 
 
-def external_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All tensors of a graph, and of those below it, whose data lies in another file."""
-    for tensor in graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            yield tensor
-    for sparse in graph.sparse_initializer:
-        for tensor in (sparse.values, sparse.indices):
+def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """All tensors of a model, wherever they are, whose data lies in another file."""
+    nodes: list[NodeProto] = []
+    graphs = [model.graph]
+    for training in model.training_info:
+        graphs += [training.initialization, training.algorithm]
+    for function in model.functions:
+        nodes += function.node
+    while graphs or nodes:
+        tensors: list[TensorProto] = []
+        if graphs:
+            graph = graphs.pop()
+            nodes += graph.node
+            tensors += graph.initializer
+            tensors += _parts(graph.sparse_initializer)
+        else:
+            for attr in nodes.pop().attribute:
+                if attr.type == AttributeProto.TENSOR:
+                    tensors.append(attr.t)
+                elif attr.type == AttributeProto.GRAPH:
+                    graphs.append(attr.g)
+                elif attr.type == AttributeProto.SPARSE_TENSOR:
+                    tensors += _parts([attr.sparse_tensor])
+                else:
+                    tensors += attr.tensors
+                    tensors += _parts(attr.sparse_tensors)
+                    graphs += attr.graphs
+        for tensor in tensors:
             if tensor.data_location == TensorProto.EXTERNAL:
                 yield tensor
-    for node in graph.node:
-        for attr in node.attribute:
-            if attr.type == AttributeProto.TENSOR:
-                if attr.t.data_location == TensorProto.EXTERNAL:
-                    yield attr.t
-            elif attr.type == AttributeProto.GRAPH:
-                yield from external_tensors(attr.g)
-            elif attr.type == AttributeProto.GRAPHS:
-                for each in attr.graphs:
-                    yield from external_tensors(each)
+
+
+def _parts(sparse: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for tensor in sparse:
+        yield tensor.values
+        yield tensor.indices
 
 
 def _locations(path: Path, model: ModelProto) -> Iterator[str]:
-    for tensor in external_tensors(model.graph):
+    for tensor in external_tensors(model):
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location")
         if not location:

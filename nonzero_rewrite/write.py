@@ -101,15 +101,15 @@ def write_model(
     put: tuple[Path, ...] = ()
     relocate = source.data_files and not same_folder
     if relocate and external_data == "relative":
-        prefix = os.path.relpath(source.path.parent.resolve(), path.parent.resolve())
-        for tensor in external_tensors(model.graph):
+        prefix = _relative(source.path.parent.resolve(), path.parent.resolve(), path)
+        for tensor in external_tensors(model):
             for entry in tensor.external_data:
                 if entry.key == "location":
                     entry.value = Path(prefix, entry.value).as_posix()
         changed = True
-    elif relocate:
-        put = _place_data(source, path.parent, external_data)
     data = _serialize(model, path) if changed else None
+    if relocate and external_data != "relative":
+        put = _place_data(source, path.parent, external_data)
     with atomic_file(path) as file:
         if data is not None:
             file.write(data)
@@ -117,6 +117,16 @@ def write_model(
             with source.path.open("rb") as original:
                 shutil.copyfileobj(original, file)
     return put
+
+
+def _relative(folder: Path, start: Path, path: Path) -> str:
+    try:
+        return os.path.relpath(folder, start)
+    except ValueError as err:  # Windows has no way from one drive to another
+        raise ModelWriteError(
+            f"{path}: no relative path leads to the data files in {folder}; "
+            "use --external-data copy"
+        ) from err
 
 
 def _serialize(model: ModelProto, path: Path) -> bytes:
