@@ -170,8 +170,8 @@ def _compile(target: str, options: tuple[str, ...]) -> bytes:
         binary = target.startswith("sm_")
         get_size = nvrtc.nvrtcGetCUBINSize if binary else nvrtc.nvrtcGetPTXSize
         get_image = nvrtc.nvrtcGetCUBIN if binary else nvrtc.nvrtcGetPTX
-        image = b" " * _checked(get_size(program), nvrtc, "nvrtc")
-        _ = int(get_image(program, image)[0])
+        image = b" " * int(_checked(get_size(program), nvrtc, "nvrtc"))
+        get_image(program, image)
         return image
     finally:
         nvrtc.nvrtcDestroyProgram(program)

@@ -7,7 +7,6 @@ one that is current on the calling thread.
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
 import weakref
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import CudaError
 from nonzero_plugin.launch import (
     BLOCK_THREADS,
+    ArgumentBlock,
     LaunchPlan,
     is_wide,
     kernel_defines,
@@ -130,15 +130,11 @@ def _load(defines: dict[str, int]) -> Kernels:
     )
     image = compile_kernel(target_for(capability), defines)
     module = call(driver.cuModuleLoadData, image)
-    functions = {
-        name: call(driver.cuModuleGetFunction, module, name.encode()) for name in _KERNELS
-    }
+    functions = {name: call(driver.cuModuleGetFunction, module, name.encode()) for name in _KERNELS}
     processors = _attribute("MULTIPROCESSOR_COUNT", device)
     resident = {
         name: processors
-        * int(
-            call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, BLOCK_THREADS, 0)
-        )
+        * int(call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, BLOCK_THREADS, 0))
         for name, function in functions.items()
     }
     return Kernels(image, module, functions, resident)
@@ -188,19 +184,13 @@ class DriverLaunch:
         self.plan: LaunchPlan = plan_launch(
             dims, dtype, config, resident["nonzero_flag"], resident["nonzero_write"]
         )
-        self._kernels = kernels
         self._overflow = (
             OverflowWord() if config.max_nonzero and config.max_nonzero < items else None
         )
-        self._block = ctypes.create_string_buffer(self.plan.parameters, len(self.plan.parameters))
-        if self._overflow:
-            struct.pack_into("=Q", self._block, 32, self._overflow.address)
-        self._block_address = ctypes.c_void_p(ctypes.addressof(self._block))
-        self._arguments = ctypes.addressof(self._block_address)
-        self._fill = struct.Struct("=4Q").pack_into
-        self._steps = tuple(
-            (kernels.functions[step.kernel], step.grid) for step in self.plan.steps
-        )
+        self._arguments = ArgumentBlock(self.plan, self._overflow.address if self._overflow else 0)
+        self._kernel_params = self._arguments.address
+        self._fill = self._arguments.fill
+        self._steps = tuple((kernels.functions[step.kernel], step.grid) for step in self.plan.steps)
         self._zeroed_words = self.plan.zeroed_words
 
     def __call__(
@@ -212,14 +202,14 @@ class DriverLaunch:
             if code:
                 raise_for(code, "cuMemsetD32Async")
             return
-        self._fill(self._block, 0, d_in, d_indices, d_count, d_workspace)
+        self._fill(d_in, d_indices, d_count, d_workspace)
         if self._zeroed_words:
             (code,) = driver.cuMemsetD32Async(d_workspace, 0, self._zeroed_words, stream)
             if code:
                 raise_for(code, "cuMemsetD32Async")
         for function, grid in self._steps:
             (code,) = driver.cuLaunchKernel(
-                function, grid, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, self._arguments, 0
+                function, grid, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, self._kernel_params, 0
             )
             if code:
                 raise_for(code, "cuLaunchKernel")

@@ -65,7 +65,8 @@ class DType(Enum):
         if self.numpy_name.startswith(("bfloat", "float8")):
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, self.numpy_name))
+            extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy_name))
+            return extended
         return np.dtype(self.numpy_name)
 
     @classmethod

@@ -11,6 +11,7 @@ that one block of the flag kernel takes.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ ALIGNMENT = 16
 """Bytes of the vector loads of 1- and 2-byte items. The kernel starts at the aligned address at or
 below the input's, so that a few more positions than there are items may have to be covered."""
 
+MAX_ITEMS = 1 << 40
+"""Beyond any device's memory; keeps tiles and spans within 31 bits."""
+
 _WIDE_FROM_ITEMS = (1 << 31) - (1 << 20)
 """From here on, item positions (with alignment and tile padding) may not fit 31 bits."""
 
@@ -51,7 +55,7 @@ def num_items(dims: tuple[int, ...]) -> int:
     """Product of the extents.
 
     Raises:
-        ContractError: for a rank outside 1 to 8 or a negative extent.
+        ContractError: for a rank outside 1 to 8, a negative extent or more than 2**40 items.
     """
     if not MIN_RANK <= len(dims) <= MAX_RANK:
         raise ContractError(
@@ -59,7 +63,10 @@ def num_items(dims: tuple[int, ...]) -> int:
         )
     if any(extent < 0 for extent in dims):
         raise ContractError(f"NonZeroPlugin needs known extents, not {dims}")
-    return math.prod(dims)
+    items = math.prod(dims)
+    if items > MAX_ITEMS:
+        raise ContractError(f"NonZeroPlugin takes up to 2**40 items, not {items} {dims}")
+    return items
 
 
 def large_tile_items(dtype: DType) -> int:
@@ -260,3 +267,22 @@ def plan_launch(
         *shifts,
     )
     return LaunchPlan(path, wide, zeroed_words, steps, parameters)
+
+
+class ArgumentBlock:
+    """A plan's parameter block in host memory, as ``cuLaunchKernel`` wants it.
+
+    Only the addresses change between enqueues; the driver copies the block before it returns.
+    """
+
+    def __init__(self, plan: LaunchPlan, overflow_address: int) -> None:
+        self._block = ctypes.create_string_buffer(plan.parameters, len(plan.parameters))
+        struct.pack_into("=Q", self._block, 32, overflow_address)
+        self._pointer = ctypes.c_void_p(ctypes.addressof(self._block))
+        self.address = ctypes.addressof(self._pointer)
+        """Address of the array of one pointer that is ``kernelParams``."""
+        self._pack = struct.Struct("=4Q").pack_into
+
+    def fill(self, d_in: int, d_indices: int, d_count: int, d_workspace: int) -> None:
+        """Set the device addresses of the next launch."""
+        self._pack(self._block, 0, d_in, d_indices, d_count, d_workspace)
