@@ -215,8 +215,8 @@ class _EngineComparison:
         return skeleton
 
     def _compare(self, case: InputCase, runner: Runner, context: Any) -> None:
-        from nonzero_plugin.adapter import any_overflowed
         from nonzero_plugin.errors import ContractError
+        from nonzero_plugin.promise import any_promise_broken
 
         shapes = tuple(case.shapes.items())
         feeds = self._representable(case.feeds)
@@ -228,7 +228,7 @@ class _EngineComparison:
             return
         for mask, (selected, items) in zip(self._observed.masks, case.selected, strict=True):
             self.selected.append(Selection(mask.key, mask.input, case.name, selected, items))
-        if any_overflowed():
+        if any_promise_broken():
             note = "beyond max_nonzero: the engine cut a result short"
             self.cases.append(CaseResult(case.name, case.origin, shapes, False, note))
             return

@@ -7,8 +7,6 @@ from :func:`make_classes`. Importing this module imports no TensorRT.
 from __future__ import annotations
 
 import functools
-import logging
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +22,12 @@ from nonzero_plugin.contract import (
     NonZeroConfig,
 )
 from nonzero_plugin.errors import BackendUnavailableError, ContractError
+from nonzero_plugin.promise import PromiseWatch
 from nonzero_plugin.shapes import ExprAlgebra, output_dims
-
-logger = logging.getLogger(__name__)
 
 UNPATCHED_NAME = "NonZero"
 """What the ONNX importer of TensorRT for RTX (1.6 on) asks the registry for, with version 1 and
 the empty namespace, when it meets an ONNX NonZero."""
-
-
-_capped: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Plugins of execution contexts that have prepared a launch and promise a ``max_nonzero``."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +47,6 @@ def writer() -> str:
         return f"nonzero-rewrite {version('nonzero-rewrite')}"
     except PackageNotFoundError:
         return "nonzero-rewrite (not installed)"
-
-
-def any_overflowed() -> bool:
-    """Whether ``max_nonzero`` cut a result short since the last call; synchronise streams first."""
-    found = False
-    for plugin in list(_capped):
-        plugin.notice_overflow()
-        found |= plugin.overflowed
-        plugin.overflowed = False
-    return found
 
 
 @functools.cache
@@ -92,7 +75,7 @@ def make_classes(trt: Any) -> PluginClasses:
             self.node = node  # for messages
             self.dtype = dtype
             self.launch: Any = None
-            self.overflowed = self.overflow_logged = False
+            self.promise: PromiseWatch | None = None
             self.failure: Exception | None = None  # of a callback that could not raise it
             self.serialized: Any = None  # the fields and their arrays, which TensorRT borrows
 
@@ -189,7 +172,8 @@ def make_classes(trt: Any) -> PluginClasses:
             self.dtype = _dtype(inp[0].type)
             self.launch = _backend(self.config).prepare(tuple(inp[0].dims), self.dtype, self.config)
             if self.config.max_nonzero is not None:
-                _capped.add(self)
+                self.promise = self.promise or PromiseWatch(self.node, self.config.max_nonzero)
+                self.promise.watch(self.launch)
 
         @reported
         def enqueue(
@@ -202,22 +186,9 @@ def make_classes(trt: Any) -> PluginClasses:
             stream: int,
         ) -> None:
             """Launches; a promise that an earlier run broke is logged, once a context."""
-            if self.config.max_nonzero is not None:
-                self.notice_overflow()
+            if self.promise is not None:
+                self.promise.look()
             self.launch(inputs[0], outputs[0], outputs[1], workspace, stream)
-
-        def notice_overflow(self) -> None:
-            """Keeps, and logs the first time, that ``max_nonzero`` cut a result short."""
-            if self.launch.overflowed():
-                if not self.overflow_logged:
-                    logger.warning(
-                        "node %r: more than max_nonzero = %d elements were non-zero; the first %d "
-                        "were given",
-                        self.node,
-                        self.config.max_nonzero,
-                        self.config.max_nonzero,
-                    )
-                self.overflow_logged = self.overflowed = True
 
     class NonZeroCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
         """Makes the plugin for a ``NonZeroPlugin`` node or an engine's layer."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nonzero_plugin._tensorrt import flavour_of, is_rtx
-from nonzero_plugin.build import BuildOptions
+from nonzero_plugin.build_types import BuildOptions
 from nonzero_plugin.errors import EngineBuildError
 
 

@@ -33,7 +33,7 @@ def main() -> int:
     engine = Path(request["engine"])
     threading.Thread(target=_end_with_parent, args=(engine,), daemon=True).start()
     try:
-        from nonzero_plugin.build import BuildOptions
+        from nonzero_plugin.build_types import BuildOptions
         from nonzero_plugin.builder import build
 
         facts = build(

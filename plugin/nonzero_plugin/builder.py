@@ -14,7 +14,7 @@ import onnx
 
 from nonzero_plugin import build_config, callbacks, diagnose, onnx_file
 from nonzero_plugin._tensorrt import flavour_of, is_rtx, load_tensorrt, version_tuple
-from nonzero_plugin.build import BuildOptions
+from nonzero_plugin.build_types import BuildOptions
 from nonzero_plugin.contract import OP_TYPE
 from nonzero_plugin.errors import EngineBuildError, NonZeroPluginError
 from nonzero_plugin.profiles import (

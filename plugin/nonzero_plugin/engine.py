@@ -106,14 +106,14 @@ class _Worker(threading.Thread):
 
     def run(self) -> None:
         """Runs, and keeps the error for the caller's thread."""
-        from nonzero_plugin.adapter import any_overflowed
+        from nonzero_plugin.promise import any_promise_broken
 
         try:
             with self._engine.create_context(self._profile) as context:
                 self.outputs = context.run(self._arrays)
                 if self._repeat:
                     self.timing = context.time(self._arrays, self._repeat)
-                self.truncated = any_overflowed()
+                self.truncated = any_promise_broken()
         except BaseException as error:
             self.error = error
 

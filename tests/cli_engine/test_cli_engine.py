@@ -19,7 +19,7 @@ from nonzero_plugin.errors import CudaError
 from onnx import TensorProto, helper
 
 from nonzero_rewrite.cli import main
-from nonzero_rewrite.cli.build import build_options
+from nonzero_rewrite.cli.engine_options import build_options
 
 
 def invoke(*arguments: Any) -> Result:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.fake_tensorrt import FakeExprBuilder, dynamic_desc, make_fake_tensorrt, tensor_desc
-from nonzero_plugin import adapter, backends, callbacks, fields
-from nonzero_plugin.adapter import any_overflowed, make_classes
+from nonzero_plugin import backends, callbacks, fields, promise
+from nonzero_plugin.adapter import make_classes
 from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import BackendUnavailableError, ContractError, KernelCompileError
 from nonzero_plugin.launch import workspace_bytes
+from nonzero_plugin.promise import any_promise_broken
 
 
 class RecordingBackend:
@@ -60,7 +61,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingBackend]:
     callbacks.take_recorded(any_thread=True)
     yield recording
     callbacks.take_recorded(any_thread=True)
-    adapter._capped.clear()
+    promise._watches.clear()
 
 
 @pytest.fixture
@@ -151,10 +152,10 @@ def test_fields_out_and_back_in_at_run_time(
     context.enqueue([desc], [], [11], [22, 33], 44, 55)
     assert backend.launched == [(11, 22, 33, 44, 55)]
     assert loaded.launch is None, "what a context prepares is its own"
-    assert any_overflowed() and "max_nonzero = 9" in caplog.text
+    assert any_promise_broken() and "max_nonzero = 9" in caplog.text
     context.enqueue([desc], [], [11], [22, 33], 44, 55)
     assert caplog.text.count("max_nonzero = 9") == 1, "logged once a context, kept every time"
-    assert any_overflowed()
+    assert any_promise_broken()
 
 
 def test_enqueue_s_error_reaches_the_caller_as_what_it_is(

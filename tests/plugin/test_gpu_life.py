@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from helpers.life import desc, through_an_engine
 from nonzero_plugin import callbacks
-from nonzero_plugin.adapter import any_overflowed
 from nonzero_plugin.dtypes import DType
+from nonzero_plugin.promise import any_promise_broken
 from nonzero_plugin.registry import register, unregister
 
 # The wheel tensorrt_lean_cu13_bindings alone installs the second name.
@@ -152,12 +152,12 @@ def test_int32_indices_and_a_promise_that_is_broken(trt: Any, cuda: Any) -> None
         trt, DType.FLOAT, (64, 64), index_type=[6], max_nonzero=[100]
     )
     context = loaded.attach_to_context(None)
-    any_overflowed()
+    any_promise_broken()
     for density, broken in ((0.01, False), (0.5, True), (0.01, False)):
         problem = Problem(cuda, draw(DType.FLOAT, (64, 64), density), loaded.config, workspace)
         run(trt, context, problem, DType.FLOAT)
         problem.check()
-        assert any_overflowed() is broken
+        assert any_promise_broken() is broken
         problem.close()
 
 
