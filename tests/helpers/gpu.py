@@ -25,20 +25,37 @@ def call(function: Any, *arguments: Any) -> Any:
 
 
 class Device:
-    """Allocation, copies and streams through the driver API, in the current context."""
+    """Allocation, copies and streams through the driver API, in the current context.
 
-    def __init__(self) -> None:
+    ``pooled`` keeps freed blocks for later ones of the same power of two; memory checkers want
+    each block to be an allocation of its exact size instead.
+    """
+
+    def __init__(self, *, pooled: bool = True) -> None:
         from cuda.bindings import driver
         from nonzero_plugin.device import current_context
 
         self.driver = driver
+        self.pooled = pooled
+        self._classes: dict[int, int] = {}
+        self._unused: dict[int, list[int]] = {}
         current_context()
 
     def allocate(self, size: int) -> int:
-        return int(call(self.driver.cuMemAlloc, max(size, 1)))
+        if not self.pooled or size > 1 << 22:
+            return int(call(self.driver.cuMemAlloc, max(size, 1)))
+        rounded = 1 << max(9, (size - 1).bit_length())
+        unused = self._unused.setdefault(rounded, [])
+        address = unused.pop() if unused else int(call(self.driver.cuMemAlloc, rounded))
+        self._classes[address] = rounded
+        return address
 
     def free(self, address: int) -> None:
-        call(self.driver.cuMemFree, address)
+        rounded = self._classes.pop(address, None)
+        if rounded:
+            self._unused[rounded].append(address)
+        else:
+            call(self.driver.cuMemFree, address)
 
     def upload(self, address: int, data: Array) -> None:
         if data.nbytes:

@@ -26,7 +26,7 @@ def cases() -> None:
     from nonzero_plugin.contract import NonZeroConfig
     from nonzero_plugin.dtypes import DType
 
-    device, rng, count = Device(), np.random.default_rng(13), 0
+    device, rng, count = Device(pooled=False), np.random.default_rng(13), 0
     paths = ((4, 1 << 60, 1 << 31), (0, 1 << 60, 1 << 31), (0, 0, 1 << 31), (0, 0, 0))
     for path in paths:
         launch.SMALL_TILES, launch.LARGE_FROM_BYTES, launch._WIDE_FROM_ITEMS = path
