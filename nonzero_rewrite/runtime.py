@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from nonzero_rewrite.errors import ModelLoadError, VerificationError
+from nonzero_rewrite.rounding import has_float16, keep_rounding
 
 logger = logging.getLogger(__name__)
 
@@ -95,19 +96,27 @@ class ModelSource:
         Messages of protobuf merge when their bytes are concatenated, so the weights are neither
         parsed nor copied for it.
         """
-        if self.proto is not None:
-            data: bytes = self.proto.SerializeToString()
-        else:
-            assert self.path is not None
-            data = self.path.read_bytes()
+        data = self._bytes()
+        if has_float16(self.skeleton):
+            model = onnx.load_model_from_string(data)
+            keep_rounding(model)
+            data = model.SerializeToString()
         return data + _more_outputs(names)
+
+    def _bytes(self) -> bytes:
+        if self.proto is None:
+            assert self.path is not None
+            return self.path.read_bytes()
+        data: bytes = self.proto.SerializeToString()
+        return data
 
     @contextmanager
     def loadable(self, names: Sequence[str]) -> Iterator[bytes | str]:
         """What onnxruntime loads: bytes, or for a large file the path of a copy, which costs less
         memory; the copy lies in the system's temporary folder and is gone afterwards.
         """
-        if self.path is None or self.path.stat().st_size < LARGE_BYTES or self._external:
+        as_bytes = self._external or has_float16(self.skeleton)
+        if self.path is None or self.path.stat().st_size < LARGE_BYTES or as_bytes:
             yield self.with_outputs(names)
         elif not names:
             yield str(self.path)
