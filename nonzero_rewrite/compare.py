@@ -32,10 +32,14 @@ class DifferenceKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Allowed absolute and relative deviation of floats; both zero means bit-equal."""
+    """Allowed absolute and relative deviation of floats; both zero means bit-equal.
+
+    Without ``signed_zero``, 0.0 and -0.0 are equal all the same.
+    """
 
     rtol: float = 0.0
     atol: float = 0.0
+    signed_zero: bool = True
 
     @property
     def exact(self) -> bool:
@@ -104,7 +108,8 @@ def _differing(left: np.ndarray, right: np.ndarray, tolerance: Tolerance) -> np.
     if left.dtype.kind in "OUS":
         return np.asarray(left != right, dtype=bool)
     if left.dtype.kind in "biu" or tolerance.exact:
-        return np.asarray(_bits(left) != _bits(right))
+        differs = np.asarray(_bits(left) != _bits(right))
+        return differs if tolerance.signed_zero else differs & ((left != 0) | (right != 0))
     wide = np.result_type(np.float32, left.dtype) if left.dtype.kind in "fc" else np.float32
     a, b = left.astype(wide), right.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -321,7 +321,7 @@ def _evaluate(
         model = onnx.helper.make_model(
             graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8
         )
-        result = ReferenceEvaluator(model).run([name], feeds)[0]
+        (result,) = ReferenceEvaluator(model).run([name], feeds)
     except Exception:  # the evaluator raises anything; a fold that fails is no fold
         return None
     value = np.asarray(result)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
+from nonzero_rewrite.graph import subgraphs
 from nonzero_rewrite.inputs import (
     DEFAULT_TIME_BUDGET,
     InputCase,
@@ -24,6 +25,7 @@ from nonzero_rewrite.inputs import (
 )
 from nonzero_rewrite.interface import interface_differences
 from nonzero_rewrite.observe import Mask, find_unobserved, match_masks
+from nonzero_rewrite.rules.tape import RULE_KEY
 from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, open_runner, same_kind
 from nonzero_rewrite.verification import (
     CaseResult,
@@ -32,6 +34,11 @@ from nonzero_rewrite.verification import (
     OutputParity,
     Selection,
     Verification,
+)
+
+_SELECT_NOTE = (
+    "the rewrite selects by Where, and onnxruntime's Where gives 0.0 where it selects -0.0 "
+    "(TensorRT's gives -0.0): 0.0 and -0.0 count as equal"
 )
 
 MAX_DIFFERENCES = 100
@@ -76,7 +83,10 @@ def verify_models(
     default = Path(folder) if folder is not None else next(iter(folders), None)
     left = ModelSource.of(original, label="original", folder=default)
     right = ModelSource.of(patched, label="patched", folder=default)
-    comparison = _Comparison(left, right, Tolerance(rtol, atol), seed)
+    tolerance = Tolerance(rtol, atol, signed_zero=not _selects(right.skeleton.graph))
+    comparison = _Comparison(left, right, tolerance, seed)
+    if not tolerance.signed_zero:
+        comparison.notes.append(_SELECT_NOTE)
     outcome, reason = comparison.run(inputs or (), time_budget)
     return Verification(
         original=left.label,
@@ -96,6 +106,16 @@ def verify_models(
         notes=tuple(comparison.notes),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _selects(graph: onnx.GraphProto) -> bool:
+    """True when a rule wrote a Where into ``graph`` or below."""
+    for node in graph.node:
+        if node.op_type == "Where" and any(e.key == RULE_KEY for e in node.metadata_props):
+            return True
+        if any(_selects(body) for _, body in subgraphs(node)):
+            return True
+    return False
 
 
 class _Comparison:

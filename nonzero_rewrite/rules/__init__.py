@@ -44,7 +44,9 @@ RULES = (
         exact=False,
     ),
     Rule("share", "equal NonZero become one"),  # plugin
-    Rule("mask-cast", "a Cast that only feeds NonZero is bypassed"),  # plugin
+    Rule(
+        "mask-cast", "a Cast, or an Expand to the same size, in front of NonZero is bypassed"
+    ),  # plugin
     Rule("transpose", "Transpose after NonZero is part of the plugin"),  # plugin
     Rule(
         "any-rank",

@@ -144,8 +144,16 @@ class Grouper:
                 if not source or not keeps_nonzero(source, int_attribute(node, "to", 0)):
                     return name
                 name = node.input[0]
+            elif is_onnx(node, "Expand") and self._changes_nothing(node):
+                name = node.input[0]
             else:
                 return name
+
+    def _changes_nothing(self, node: NodeProto) -> bool:
+        """True for an Expand to the size that its input has already."""
+        types = self._facts.types
+        types.need([(self._scope, node.input[0]), (self._scope, node.output[0])])
+        return self._facts.same_shape(self._scope, node.input[0], node.output[0])
 
     def _number(self, name: str, depth: int) -> int:
         """Equal numbers mean equal values: same operator, attributes and equal inputs."""

@@ -8,9 +8,12 @@ k-th non-zero place of ``mask`` (its first ``rank(mask)`` coordinates), the k-th
 ``Where(mask, v, data)``, with ``mask`` unsqueezed at the end to the rank of ``data``.
 
 *elementwise*: if ``updates = f(GatherND(x1, indices), GatherND(x2, indices), ...)``, every ``xi``
-shaped like ``data`` and ``f`` made of operators that work item by item and round correctly (so that
-an item's result does not depend on its neighbours or on vector width), the result is
-``Where(mask, f(x1, x2, ...), data)``.
+shaped like ``data`` and ``f`` made of operators that work item by item and round correctly (so
+that an item's result does not depend on its neighbours or on vector width), the result is
+``Where(mask, f(x1, x2, ...), data)``. Where the mask has the rank of ``data``, the update is a
+vector of ``num_nonzero`` items, and exporters often pass it through Reshape to one dimension, Slice
+from the start or Expand before they write it. ScatterND takes exactly ``num_nonzero`` items, so
+wherever the original runs those changed nothing.
 
 Where ``mask`` and the leading dims of ``data`` are not surely equal, the mask is sliced to them:
 the original fails when a non-zero lies outside, so wherever the original runs the sliced mask
@@ -20,17 +23,17 @@ known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
+from nonzero_rewrite.rules.chain import Chain
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape
-from nonzero_rewrite.tensor_type import TensorType
 from nonzero_rewrite.values import Facts
 
 _WHERE_TYPES = frozenset(
@@ -40,19 +43,6 @@ _WHERE_TYPES = frozenset(
     }
 )
 """Element types for which onnxruntime has a Where; the patched model must still run there."""
-
-_FLOAT_TYPES = frozenset(
-    {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-)
-
-# Correctly rounded or exact, item by item, in any implementation that follows IEEE 754.
-_EXACT = frozenset(
-    {
-        *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Floor", "Greater"),
-        *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min"),
-        *("Mul", "Neg", "Not", "Or", "Relu", "Round", "Sign", "Sqrt", "Sub", "Where", "Xor"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -87,7 +77,7 @@ def elementwise(group: Group, use: Use, context: Context) -> Verdict:
     if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
         return NO_MATCH
     data = node.input[0]
-    chain = _Chain(group, context, data, root=node.input[2])
+    chain = Chain(group, context, data, node.input[2])
     if not chain.collect(chain.root, 0):
         return near_miss(chain.reason) if chain.gathers else NO_MATCH
     if not chain.gathers:
@@ -96,7 +86,7 @@ def elementwise(group: Group, use: Use, context: Context) -> Verdict:
 
 
 def _write_where(
-    group: Group, node: NodeProto, handle: int, context: Context, rule: str, value: _Scalar | _Chain
+    group: Group, node: NodeProto, handle: int, context: Context, rule: str, value: _Scalar | Chain
 ) -> Verdict:
     """Replace the ScatterND ``node`` by Where; ``value`` is what is written."""
     scope, facts = group.scope, context.facts
@@ -174,7 +164,9 @@ def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar |
         attr = attribute(node, "value")
         value = np.zeros(1, np.float32) if attr is None else numpy_helper.to_array(attr.t)
         return _Scalar(value.reshape(-1)[0]) if value.size == 1 else None
-    if is_onnx(node, "Expand", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Tile", "Flatten"):
+    if is_onnx(
+        node, "Expand", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Tile", "Flatten", "Slice"
+    ):
         return _uniform(facts, owner, node.input[0], depth + 1)
     if is_onnx(node, "Cast"):
         below = _uniform(facts, owner, node.input[0], depth + 1)
@@ -189,89 +181,3 @@ def _all_same_bits(value: NDArray[np.generic]) -> bool:
         return bool(np.all(value == value.flat[0]))
     items = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)
     return bool(np.all(items == items[0]))
-
-
-@dataclass
-class _Chain:
-    """The item-by-item computation from GatherND on the same indices to an update."""
-
-    group: Group
-    context: Context
-    data: str
-    root: str
-    order: list[NodeProto] = field(default_factory=list)
-    gathers: dict[str, str] = field(default_factory=dict)  # GatherND's output -> what it reads
-    reason: str = ""
-    _seen: set[str] = field(default_factory=set)
-
-    def collect(self, name: str, depth: int) -> bool:
-        """Walk up from ``name``; False with ``reason`` where something is not item by item."""
-        if name in self._seen:
-            return True
-        scope, facts = self.group.scope, self.context.facts
-        node = scope.made_by(name)
-        if node is not None and is_onnx(node, "GatherND") and node.input[1] in self.group.aliases:
-            return self._gather(name, node)
-        if facts.scalar(scope, name) is not None or self._is_trailing_constant(name):
-            return True
-        if node is None:
-            return self._fail(f"{name!r} is not taken from the same places")
-        if depth > 32:
-            return self._fail("the computation is too long")
-        if node.op_type not in _EXACT or not is_onnx(node, node.op_type):
-            return self._fail(f"{node.op_type} is not exact item by item")
-        if node.op_type in ("Div", "Cast") and not self._is_float(node):
-            return self._fail(f"{node.op_type} of unselected integers may differ or fail")
-        if not all(self.collect(each, depth + 1) for each in node.input if each):
-            return False
-        self._seen.add(name)
-        self.order.append(node)
-        return True
-
-    def _gather(self, name: str, node: NodeProto) -> bool:
-        scope, facts = self.group.scope, self.context.facts
-        if self.group.aliases[node.input[1]] is not RANK_LAST or int_attribute(
-            node, "batch_dims", 0
-        ):
-            return self._fail("GatherND uses the indices in another way")
-        facts.types.need([(scope, node.input[0]), (scope, self.data)])
-        self.gathers[name] = node.input[0]
-        if not facts.same_shape(scope, node.input[0], self.data):
-            return self._fail(f"{node.input[0]!r} is not surely shaped like {self.data!r}")
-        self._seen.add(name)
-        return True
-
-    def _is_trailing_constant(self, name: str) -> bool:
-        """True for a constant that broadcasts over the dims behind the mask's only."""
-        scope, types = self.group.scope, self.context.facts.types
-        data, mask = types.of(scope, self.data).rank, types.of(scope, self.group.mask).rank
-        value = self.context.facts.constant(scope, name)
-        return (
-            value is not None
-            and data is not None
-            and mask is not None
-            and value.ndim <= data - mask
-        )
-
-    def _is_float(self, node: NodeProto) -> bool:
-        types = self.context.facts.types
-        self.context.facts.types.need([(self.group.scope, node.input[0])])
-        of: TensorType = types.of(self.group.scope, node.input[0])
-        if node.op_type == "Cast":
-            return of.elem_type == TensorProto.BOOL or (
-                of.elem_type in _FLOAT_TYPES and int_attribute(node, "to", 0) in _FLOAT_TYPES
-            )
-        return of.elem_type in _FLOAT_TYPES
-
-    def _fail(self, reason: str) -> bool:
-        self.reason = self.reason or reason
-        return False
-
-    def write(self, tape: Tape) -> str:
-        """The same computation on all items; returns the value that stands for the update."""
-        renamed = dict(self.gathers)
-        for node in self.order:
-            inputs = [renamed.get(each, each) for each in node.input]
-            renamed[node.output[0]] = tape.op(node.op_type, inputs)
-            tape.nodes[-1].attribute.extend(node.attribute)
-        return renamed[self.root]
