@@ -4,7 +4,7 @@
     python examples/cluster.py MODELS OUTDIR --dask tcp://host:8786   # workers of a cluster
     python examples/cluster.py MODELS OUTDIR --dask local             # a Dask cluster started here
 
-``rewrite_file`` takes and returns plain picklable values, so any executor can carry it. Workers of a
+``rewrite_file`` takes and returns picklable values, so any executor can carry it. Workers of a
 cluster see the files under the same paths, for example on a network share, and have
 nonzero-rewrite installed.
 """
