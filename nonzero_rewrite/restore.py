@@ -10,13 +10,14 @@ from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_IN
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from nonzero_rewrite.function import is_ours
-from nonzero_rewrite.graph import Scope, attribute, int_attribute, scopes_of
+from nonzero_rewrite.graph import Scope, attribute, int_attribute, readable_names, scopes_of
 from nonzero_rewrite.rewrite import onnx_opset
 from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY, Names, Tape
 
 _OWN_KEYS = (RULE_KEY, REPLACES_KEY)
 
 
+@readable_names()
 def restore_model(model: ModelProto) -> int:
     """Undo a rewrite in place; returns how many NonZeroPlugin nodes became plain ONNX.
 
@@ -44,6 +45,17 @@ def restore_model(model: ModelProto) -> int:
         if model.opset_import[number].domain == DOMAIN:
             del model.opset_import[number]
     return restored
+
+
+@readable_names()
+def is_patched(model: ModelProto) -> bool:
+    """True when a rewrite left anything in ``model``: a NonZeroPlugin node or a mark on a node."""
+    return any(
+        is_ours(node) or any(entry.key in _OWN_KEYS for entry in node.metadata_props)
+        for root in scopes_of(model)
+        for scope in root.walk()
+        for _, node in scope.live()
+    )
 
 
 def _plain(node: NodeProto, scope: Scope, names: Names, opset: int) -> list[NodeProto]:
