@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from nonzero_plugin.build import BuildOptions
     from rich.console import Console
     from rich.progress import Progress
 
@@ -33,8 +32,7 @@ def rewrite_many(
     jobs: int,
     verify: bool,
     engines: Path | None,
-    trt: str,
-    profiles: tuple[str, ...],
+    build: BuildOptions,
     external_data: str,
     as_json: bool,
 ) -> int:
@@ -43,15 +41,11 @@ def rewrite_many(
     Raises:
         NonZeroRewriteError: the models cannot be told apart, or a folder has none.
     """
-    from nonzero_plugin.build import BuildOptions
     from rich.console import Console
 
     from nonzero_rewrite.batch import find_models, rewrite_files, worst_code
     from nonzero_rewrite.file_task import FileTask
 
-    build = BuildOptions(
-        trt=trt, profiles=profiles, command=shlex.join(["nonzero-rewrite", *sys.argv[1:]])
-    )
     tasks = [
         FileTask(
             source,

@@ -30,6 +30,30 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
+ENGINE_VALUES = (
+    "trt",
+    "profiles",
+    "min_shapes",
+    "opt_shapes",
+    "max_shapes",
+    "workspace",
+    "timing_cache",
+    "optimization_level",
+    "version_compatible",
+    "hardware_compatible",
+    "compute_capabilities",
+    "fp16",
+    "bf16",
+    "maxima",
+)
+"""What :func:`engine_options` adds to a command's keyword arguments."""
+
+
+def take_engine_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Takes the values of :func:`engine_options` out of a command's keyword arguments."""
+    return {name: values.pop(name) for name in ENGINE_VALUES}
+
+
 def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how to build; ``build_options`` turns them into ``BuildOptions``."""
     options = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nonzero_rewrite.cli import user_errors
+from nonzero_rewrite.cli.engine_options import build_options, engine_options, take_engine_values
 from nonzero_rewrite.cli.options import make_options, rewrite_options
 
 if TYPE_CHECKING:
@@ -61,20 +62,7 @@ if TYPE_CHECKING:
     metavar="ENGINE",
     help="Build a TensorRT engine from the patched model; with -O, the folder for the engines.",
 )
-@click.option(
-    "--trt",
-    type=click.Choice(["auto", "tensorrt", "tensorrt_rtx"]),
-    default="auto",
-    show_default=True,
-    help="Which TensorRT builds.",
-)
-@click.option(
-    "--profile",
-    "profiles",
-    multiple=True,
-    metavar="TEXT",
-    help="Shapes of dynamic inputs, such as 'x=1x3x64x64:4x3x64x64:8x3x64x64'. Repeatable.",
-)
+@engine_options
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
@@ -103,8 +91,6 @@ def command(
     verify: bool,
     input_files: tuple[Path, ...],
     engine: Path | None,
-    trt: str,
-    profiles: tuple[str, ...],
     plan: Path | None,
     dry_run: bool,
     in_place: bool,
@@ -125,6 +111,7 @@ def command(
     the model was rewritten but the engine could not be built. With -O: 3 if any model differs,
     else 1 if any failed, else 4 if any engine is missing.
     """
+    how = take_engine_values(choices)
     if folder is not None:
         from nonzero_rewrite.cli.batch import refuse_single, rewrite_many
 
@@ -132,19 +119,19 @@ def command(
             {"-o": output, "--inputs": input_files, "--plan": plan, "--in-place": in_place}
             | {"--dry-run (see `nonzero-rewrite scan`)": dry_run}
         )
-        code = rewrite_many(
-            models,
-            folder,
-            make_options(**choices),
-            jobs=jobs,
-            verify=verify,
-            engines=engine,
-            trt=trt,
-            profiles=profiles,
-            external_data=external_data,
-            as_json=as_json,
+        sys.exit(
+            rewrite_many(
+                models,
+                folder,
+                make_options(**choices),
+                jobs=jobs,
+                verify=verify,
+                engines=engine,
+                build=build_options(**how),
+                external_data=external_data,
+                as_json=as_json,
+            )
         )
-        sys.exit(code)
     if len(models) > 1:
         raise click.UsageError("several models need a folder for the results: -O OUTDIR")
     model = models[0]
@@ -198,7 +185,7 @@ def command(
         if original != model:
             original.unlink(missing_ok=True)
     if engine is not None and code == 0:
-        code = account.built(_build(output, engine, trt, profiles, model), engine)
+        code = account.built(_build(output, engine, model, how), engine)
     account.finish(code)
 
 
@@ -229,22 +216,16 @@ def _verify(
     return verify_models(original, patched, inputs=feeds, rtol=rtol, atol=atol)
 
 
-def _build(
-    patched: Path,
-    engine: Path,
-    trt: str,
-    profiles: tuple[str, ...],
-    original: Path,
-) -> Any:
+def _build(patched: Path, engine: Path, original: Path, how: dict[str, Any]) -> Any:
     """The build's result, or the error that ended it."""
-    from nonzero_plugin.build import BuildOptions
     from nonzero_plugin.engine import build_engine
     from nonzero_plugin.errors import NonZeroPluginError
 
-    options = BuildOptions(
-        trt=trt, profiles=profiles, original=original, command=" ".join(sys.argv)
-    )
+    from nonzero_rewrite.cli.build import build_progress
+
     try:
-        return build_engine(patched, engine, options)
+        options = build_options(**how, original=original)
+        with build_progress() as show:
+            return build_engine(patched, engine, options, show)
     except NonZeroPluginError as err:
         return err
