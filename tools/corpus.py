@@ -10,6 +10,8 @@ traceback, a crash, a time-out or an unequal output.
 from __future__ import annotations
 
 import json
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,8 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -199,12 +203,51 @@ def _counts(counter: Counter[str]) -> str:
 HEADER = ["model", "rewritten", "left alone", "parity", "TensorRT-RTX"]
 
 
-def markdown(rows: Iterable[dict[str, Any]], lines: list[str]) -> str:
-    """The table and the counts as Markdown."""
-    table = [HEADER, ["---"] * len(HEADER)]
-    table += [[cell.replace("|", "\\|") for cell in cells(row)] for row in rows]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in table)
-    return text + "\n\n" + "\n".join(f"- {line}" for line in lines) + "\n"
+def markdown(rows: Iterable[dict[str, Any]], lines: list[str], command: str) -> str:
+    """Date, versions, command, counts, reasons for builds that fail, and the table."""
+    rows = list(rows)
+    names = ("onnx", "onnxruntime", "numpy", "tensorrt_rtx")
+    versions = [f"python {platform.python_version()}"]
+    versions += [f"{name} {found}" for name in names if (found := _version(name))]
+    text = [f"# A run of `{command}`", ""]
+    text += [f"{datetime.now(timezone.utc):%Y-%m-%d}, CPU only, {', '.join(versions)}", ""]
+    text += [f"- {line}" for line in lines]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("rtx", "built") != "built":
+            reasons.setdefault(_build_reason(row["rtx"]), []).append(row["model"])
+    if reasons:
+        text += ["", "## Why the others do not build", "", "| models | reason |", "| --- | --- |"]
+        ordered = sorted(reasons.items(), key=lambda item: -len(item[1]))
+        text += [f"| {len(models)} | {_cell(reason, 200)} |" for reason, models in ordered]
+    text += ["", "## Every model", "", _line(HEADER), _line(["---"] * len(HEADER))]
+    text += [_line([_cell(cell, 110) for cell in cells(row)]) for row in rows]
+    return "\n".join(text) + "\n"
+
+
+def _build_reason(text: str) -> str:
+    """TensorRT's sentence and the operator it stopped at, without names of nodes."""
+    node = re.search(r"at node '[^']*' \((\w+)\)", text)
+    said = re.search(r"TensorRT says: (.*?)(?:; what can be done|$)", text)
+    reason = said[1] if said else text
+    reason = re.sub(r"(?<=failed\. )\S+ has", "It has", reason)
+    return f"{node[1]}: {reason}" if node else reason
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cell(text: str, longest: int) -> str:
+    text = text.replace("|", "\\|")
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _line(items: list[str]) -> str:
+    return "| " + " | ".join(items) + " |"
 
 
 @click.command()
@@ -250,7 +293,8 @@ def main(
     if json_file:
         json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if markdown_file:
-        markdown_file.write_text(markdown(rows, lines), encoding="utf-8")
+        command = f"python tools/corpus.py FOLDER{' --rtx' * rtx} --markdown OUT"
+        markdown_file.write_text(markdown(rows, lines, command), encoding="utf-8")
     sys.exit(any(map(verdict, rows)))
 
 
