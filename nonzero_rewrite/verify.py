@@ -253,6 +253,10 @@ class _Comparison:
             if beyond:
                 over.append(ours.key)
                 expected = expected[:, :promise]
+                if case.origin == "user":  # real inputs break the promise: that is the finding
+                    cut = f"{promise} (its max_nonzero)"
+                    broken = ValueDifference(DifferenceKind.COUNT, str(selected), cut)
+                    self._add(broken, ours.indices, case.name, node=mask.key)
             indices = np.asarray(right[ours.indices])
             count = int(indices.shape[0 if ours.rank_last else -1]) if indices.ndim else 0
             self.selected.append(

@@ -371,3 +371,20 @@ def test_large_files_go_to_onnxruntime_as_files(tmp_path: Path, monkeypatch) -> 
     assert not verify_models(tmp_path / "a.onnx", tmp_path / "c.onnx").ok
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.onnx")} == before
     assert not list(temporary.iterdir())
+
+
+def test_given_inputs_that_break_the_promise_are_a_difference() -> None:
+    """Searched inputs may exceed max_nonzero, which proves nothing; the user's own may not."""
+    model = build.model(
+        [helper.make_node("NonZero", ["x"], ["indices"], name="nz")],
+        {"x": (FLOAT, ["n"])},
+        {"indices": (INT64, [1, None])},
+    )
+    patched = rewrite_model(model, max_nonzero=2).model
+    assert verify_models(model, patched).ok
+    given = {"x": np.ones(3, dtype=np.float32)}
+    result = verify_models(model, patched, inputs=[given])
+    assert not result.ok
+    assert result.differences[0].text == (
+        "count differs: 3 in the original, 2 (its max_nonzero) in the patched"
+    )
