@@ -34,8 +34,9 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"convertExplicitDDSPluginToImplicit",
-        "most likely another operator that decides its own output size (such as NonMaxSuppression) "
-        "meets the indices, which TensorRT for RTX cannot combine; end the engine before it",
+        "most likely an extent is computed from data beside the count (ReduceSum over the mask, as "
+        "torch.export writes x[mask] = v, or NonMaxSuppression); take it from the Shape of the "
+        "indices, or write x[mask] = v as Where (nonzero-rewrite does)",
     ),
     (
         r"NonMaxSuppression\S* has no runners|has no runners.*\[NonMaxSuppression\]",
