@@ -1,4 +1,4 @@
-"""A gate for CI: every model of a folder must rewrite, stay equal, and have nothing left in the way.
+"""A gate for CI: each model must rewrite, stay equal, and have nothing left in the way.
 
     python examples/ci_gate.py MODELS...
 
