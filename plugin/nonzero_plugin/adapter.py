@@ -74,7 +74,7 @@ def make_classes(trt: Any) -> PluginClasses:
             self.config = config
             self.node = node  # for messages
             self.dtype = dtype
-            self.launch: Any = None
+            self.launch: Any = _unprepared
             self.promise: PromiseWatch | None = None
             self.failure: Exception | None = None  # of a callback that could not raise it
             self.serialized: Any = None  # the fields and their arrays, which TensorRT borrows
@@ -170,8 +170,8 @@ def make_classes(trt: Any) -> PluginClasses:
             if self.failure is not None:
                 raise self.failure
             self.dtype = _dtype(inp[0].type)
-            self.launch = _backend(self.config).prepare(tuple(inp[0].dims), self.dtype, self.config)
-            if self.config.max_nonzero is not None:
+            self.launch = _prepare(tuple(inp[0].dims), self.dtype, self.config)
+            if self.config.max_nonzero is not None and self.launch is not _unprepared:
                 self.promise = self.promise or PromiseWatch(self.node, self.config.max_nonzero)
                 self.promise.watch(self.launch)
 
@@ -248,6 +248,17 @@ def _backend(config: NonZeroConfig) -> Any:
     from nonzero_plugin.backends import get_backend
 
     return get_backend(config.backend)
+
+
+def _prepare(dims: tuple[int, ...], dtype: Any, config: NonZeroConfig) -> Any:
+    """The launch for a shape; while building, an extent that data decides may still be -1."""
+    if any(extent < 0 for extent in dims):
+        return _unprepared
+    return _backend(config).prepare(dims, dtype, config)
+
+
+def _unprepared(*pointers: int) -> None:
+    raise ContractError("TensorRT ran the plugin before it told the input's shape")
 
 
 def _require_backend(config: NonZeroConfig, node: str) -> None:

@@ -151,7 +151,15 @@ def test_fields_out_and_back_in_at_run_time(
     assert backend.prepared == [((3, 5), DType.BOOL, loaded.config)]
     context.enqueue([desc], [], [11], [22, 33], 44, 55)
     assert backend.launched == [(11, 22, 33, 44, 55)]
-    assert loaded.launch is None, "what a context prepares is its own"
+    with pytest.raises(ContractError, match="before it told the input's shape"):
+        loaded.enqueue([desc], [], [11], [22, 33], 44, 55)  # what a context prepares is its own
+    callbacks.take_recorded()
+    context.on_shape_change([tensor_desc(trt.DataType.BOOL, (3, -1))], [])
+    with pytest.raises(ContractError, match="before it told the input's shape"):
+        context.enqueue([desc], [], [11], [22, 33], 44, 55)
+    callbacks.take_recorded()
+    context.on_shape_change([desc], [])
+    context.enqueue([desc], [], [11], [22, 33], 44, 55)
     assert any_promise_broken() and "max_nonzero = 9" in caplog.text
     context.enqueue([desc], [], [11], [22, 33], 44, 55)
     assert caplog.text.count("max_nonzero = 9") == 1, "logged once a context, kept every time"
