@@ -17,7 +17,7 @@ from cuda.bindings import driver
 from nonzero_plugin.compile import compile_kernel, target_for
 from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
-from nonzero_plugin.errors import CudaError
+from nonzero_plugin.errors import BackendUnavailableError, CudaError
 from nonzero_plugin.launch import (
     BLOCK_THREADS,
     ArgumentBlock,
@@ -77,9 +77,16 @@ def current_context() -> Any:
     device is made current.
 
     Raises:
+        BackendUnavailableError: when there is no NVIDIA driver.
         CudaError: when the driver fails.
     """
-    call(driver.cuInit, 0)
+    try:
+        call(driver.cuInit, 0)
+    except RuntimeError as err:
+        raise BackendUnavailableError(
+            f"no NVIDIA driver can be loaded ({str(err).splitlines()[0]}); "
+            "install the display driver of the GPU"
+        ) from err
     context = call(driver.cuCtxGetCurrent)
     if int(context) == 0:
         context = call(driver.cuDevicePrimaryCtxRetain, call(driver.cuDeviceGet, 0))

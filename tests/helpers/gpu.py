@@ -131,7 +131,8 @@ class Problem:
     """One input on the device with guarded, poisoned outputs of exactly the size it needs.
 
     ``shift`` moves the input off alignment by so many items; what lies around it is non-zero, so
-    that reading outside would be seen.
+    that reading outside would be seen. ``to_the_bound`` makes room for every row there could be, as
+    TensorRT does and the torch backend needs.
     """
 
     def __init__(
@@ -143,16 +144,19 @@ class Problem:
         config: NonZeroConfig,
         *,
         shift: int = 0,
+        to_the_bound: bool = False,
     ) -> None:
         self.device, self.dims, self.dtype, self.config = device, dims, dtype, config
         self.want = expected(words, dims, dtype, config)
         self.cap = min(words.size, config.max_nonzero or words.size)
         self.workspace = workspace_bytes(dims, dtype, config)
         self.in_size = words.nbytes
+        index_bytes = len(dims) * self.want.itemsize
+        self.rows_size = self.cap * index_bytes if to_the_bound else self.want.nbytes
         before = shift * dtype.itemsize
         self.addresses = [
             device.allocate(size + GUARD)
-            for size in (before + words.nbytes, self.want.nbytes, 8, self.workspace)
+            for size in (before + words.nbytes, self.rows_size, 8, self.workspace)
         ]
         call(device.driver.cuMemsetD8, self.addresses[0], 0xFF, before + words.nbytes + GUARD)
         self.d_in = self.addresses[0] + before
@@ -166,7 +170,7 @@ class Problem:
         self.device.synchronize()
 
     def poison(self) -> None:
-        sizes = (self.want.nbytes, 8, self.workspace)
+        sizes = (self.rows_size, 8, self.workspace)
         for address, size in zip(self.addresses[1:], sizes, strict=True):
             self.device.poison(address, size + GUARD)
         self.device.synchronize()
@@ -183,7 +187,7 @@ class Problem:
         rows, count, workspace = (
             self.device.download(address, size + GUARD)
             for address, size in zip(
-                self.addresses[1:], (self.want.nbytes, 8, self.workspace), strict=True
+                self.addresses[1:], (self.rows_size, 8, self.workspace), strict=True
             )
         )
         num_rows = self.want.shape[0 if self.config.rank_last else 1]
@@ -215,7 +219,8 @@ def run(
     stream: int = 0,
 ) -> None:
     """One enqueue from nothing to checked."""
-    problem = Problem(device, words, dims, dtype, config, shift=shift)
+    torch = backend == "torch"
+    problem = Problem(device, words, dims, dtype, config, shift=shift, to_the_bound=torch)
     try:
         launch = problem.prepare(backend)
         problem.enqueue(launch, stream)
