@@ -5,6 +5,7 @@ Only :mod:`nonzero_plugin.build_worker` calls it: TensorRT may end the process i
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,7 @@ class _Build:
         self.options = options
         self.emit = emit
         self.messages: list[str] = []
+        self.reading: list[str] = []  # the parser's last word on which node it reads
         self.model: onnx.ModelProto | None = None
         self.logger = self._make_logger()
 
@@ -108,6 +110,7 @@ class _Build:
 
     def _make_logger(self) -> Any:
         trt, messages, emit, verbose = self.trt, self.messages, self.emit, self.options.verbose
+        reading = self.reading
         errors = (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR)
         shown = (*errors, trt.ILogger.Severity.WARNING)
 
@@ -116,6 +119,8 @@ class _Build:
                 trt.ILogger.__init__(self)
 
             def log(self, severity: Any, msg: str) -> None:
+                if "arsing node: " in msg:
+                    reading[:] = [msg]
                 if severity in errors:
                     messages.append(msg)
                 if verbose or (severity in shown and not diagnose.NOISE.search(msg)):
@@ -182,7 +187,9 @@ class _Build:
             return
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         self.messages.extend(error.desc() for error in reversed(errors))
-        raise self._failure("parse", "could not read the model", _stopped_at(errors, model))
+        raise self._failure(
+            "parse", "could not read the model", _stopped_at(errors, model, self.reading)
+        )
 
     def _add_profiles(self, builder: Any, network: Any, config: Any) -> list[dict[str, ShapeRange]]:
         inputs = self._inputs(network)
@@ -268,12 +275,22 @@ class _Build:
         )
 
 
-def _stopped_at(errors: list[Any], model: onnx.ModelProto) -> onnx.NodeProto | None:
-    """The main graph's node that a parser error counts to; inside functions it counts otherwise."""
+def _stopped_at(
+    errors: list[Any], model: onnx.ModelProto, reading: list[str]
+) -> onnx.NodeProto | None:
+    """The node a parser error counts to, or the one the parser said it reads.
+
+    Positions count in the main graph, but inside functions and subgraphs otherwise: the name has to
+    agree.
+    """
     for error in errors:
         index = error.node()
         if 0 <= index < len(model.graph.node):
             node: onnx.NodeProto = model.graph.node[index]
             if node.op_type == error.node_operator() and node.name == error.node_name():
                 return node
+    said = re.search(r"arsing node: (.*) \[(\w+)\]", reading[0]) if reading else None
+    for _, node in onnx_file.walk_nodes(model.graph) if said else ():
+        if said and node.name and (node.name, node.op_type) == said.groups():
+            return node
     return None

@@ -76,8 +76,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "memory ran out; give a smaller maximum in --profile, --set-max-nonzero, or --workspace",
     ),
     (
-        r"ScatterND with reduction",
-        "TensorRT's ScatterND only overwrites; export index_put without accumulate, or add up with "
+        r"ScatterND with reduction|Unsupported reduction type.*\[ScatterElements\]",
+        "TensorRT's scatters only overwrite; export index_put without accumulate, or add up with "
         "a matrix product over one-hot indices",
     ),
     (
@@ -176,9 +176,12 @@ def explain(
         parts.append(f"TensorRT says: {told[-1].strip()}")
     # TensorRT names the layer, not always the operator.
     hint = advice([f"{text} [{node.op_type}]" for text in told] if node is not None else told)
-    if model is not None and (hint is None or node is None):
-        for suspect, reason in suspects(model)[:1]:
-            label, hint = label or suspect, reason
+    found = suspects(model) if model is not None else []
+    own = [reason for suspect, reason in found if suspect == label]
+    if own:
+        hint = own[0]
+    elif found and (hint is None or node is None):
+        label, hint = label or found[0][0], found[0][1]
     if hint is None and any(_LIBRARY_FAULT.search(message) for message in told):
         hint = (
             "this is a fault inside TensorRT; a newer version may build it, and the messages above "
