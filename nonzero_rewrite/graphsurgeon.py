@@ -30,7 +30,12 @@ import onnx_graphsurgeon as gs
 from nonzero_plugin.contract import DOMAIN, OP_TYPE
 
 from nonzero_rewrite.errors import UnsupportedModelError
-from nonzero_rewrite.function import CAP_OPSET, is_ours, nonzero_function
+from nonzero_rewrite.function import (
+    CAP_OPSET,
+    FUNCTION_IR_VERSION,
+    is_ours,
+    nonzero_function,
+)
 from nonzero_rewrite.options import Options
 from nonzero_rewrite.plan import RewritePlan
 from nonzero_rewrite.rewrite import rewrite
@@ -124,8 +129,7 @@ def _apply(graph: gs.Graph, model: onnx.ModelProto, before: Sequence[bytes]) -> 
     old = {function.unique_id: function for function in graph.functions}
     graph.functions = [old.get(new.unique_id, new) for new in imported.functions]
     graph.import_domains = imported.import_domains
-    if graph.ir_version is not None:
-        graph.ir_version = imported.ir_version
+    _need_ir_version(graph, model.ir_version)
     _make_sortable(graph)
 
 
@@ -172,6 +176,12 @@ def _reconnect(ends: Any, live: dict[str, gs.Tensor], foreign: dict[str, gs.Tens
     for position, tensor in enumerate(ends):
         if not tensor.is_empty() and foreign.get(tensor.name) is tensor:
             ends[position] = live.setdefault(tensor.name, tensor)
+
+
+def _need_ir_version(graph: gs.Graph, version: int) -> None:
+    """Graphs without one, and all before graphsurgeon 0.5.3, export the newest."""
+    if getattr(graph, "ir_version", None) is not None:
+        graph.ir_version = max(graph.ir_version, version)
 
 
 def _make_sortable(graph: gs.Graph) -> None:
@@ -236,8 +246,7 @@ def replace_match(
     graph.nodes.insert(position, node)
     if all(function.unique_id != (DOMAIN, OP_TYPE) for function in graph.functions):
         graph.functions = [*graph.functions, _function(graph.opset)]
-    if graph.ir_version is not None:
-        graph.ir_version = max(graph.ir_version, 8)
+    _need_ir_version(graph, FUNCTION_IR_VERSION)
     return node
 
 

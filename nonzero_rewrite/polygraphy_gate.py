@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nonzero_plugin.contract import DOMAIN, OP_TYPE
+from nonzero_plugin.errors import TensorRTUnavailableError
 
 ENV_RTX = "POLYGRAPHY_USE_TENSORRT_RTX"
 """Polygraphy's own switch; any value that is not 0 or empty."""
@@ -30,9 +31,28 @@ def needs_plugin(argv: Sequence[str]) -> bool:
     return _uses_tensorrt(argv) and any(holds_plugin(Path(word)) for word in _files(argv))
 
 
+def wants_rtx() -> bool:
+    """Whether Polygraphy is told to use TensorRT for RTX."""
+    return os.environ.get(ENV_RTX, "0") not in ("", "0")
+
+
 def polygraphy_flavour() -> str:
-    """The TensorRT module that Polygraphy imports."""
-    return "tensorrt_rtx" if os.environ.get(ENV_RTX, "0") not in ("", "0") else "tensorrt"
+    """The TensorRT module that Polygraphy imports.
+
+    Raises:
+        TensorRTUnavailableError: this Polygraphy cannot drive TensorRT for RTX 1.5 and newer:
+            before 0.49.26 it does not know it, and 0.49.26 asks for a flag that is gone.
+    """
+    if not wants_rtx():
+        return "tensorrt"
+    import polygraphy
+
+    if polygraphy.__version__.startswith("0.49."):
+        raise TensorRTUnavailableError(
+            f"Polygraphy {polygraphy.__version__} cannot drive TensorRT for RTX ({ENV_RTX} is "
+            "set); pip install 'polygraphy>=0.50.3'"
+        )
+    return "tensorrt_rtx"
 
 
 def holds_plugin(path: Path) -> bool:

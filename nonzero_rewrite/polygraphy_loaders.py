@@ -18,7 +18,7 @@ from polygraphy.backend.base import BaseLoader
 from polygraphy.logger import G_LOGGER
 
 from nonzero_rewrite.errors import NonZeroRewriteError
-from nonzero_rewrite.polygraphy_gate import polygraphy_flavour
+from nonzero_rewrite.polygraphy_gate import polygraphy_flavour, wants_rtx
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RegisterNonZeroPlugin", "RewriteNonZero"]
 
-if polygraphy_flavour() == "tensorrt_rtx":
+if wants_rtx():
     from nonzero_plugin._tensorrt import prepare_rtx_libraries
 
     prepare_rtx_libraries()

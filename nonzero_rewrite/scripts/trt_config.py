@@ -22,12 +22,12 @@ from nonzero_plugin._tensorrt import _finds_unversioned_name, prepare_rtx_librar
 from nonzero_plugin.profiles import parse_profile
 from polygraphy.logger import G_LOGGER
 
-from nonzero_rewrite.polygraphy_gate import polygraphy_flavour
+from nonzero_rewrite.polygraphy_gate import polygraphy_flavour, wants_rtx
 
 
 def _register() -> None:
     """At import: Polygraphy imports this file, twice, before it parses the model."""
-    if polygraphy_flavour() == "tensorrt_rtx":
+    if wants_rtx():
         folder = prepare_rtx_libraries()
         if folder is not None and not _finds_unversioned_name(folder):
             # Going on would end the process at the first plugin, without a word.
@@ -50,7 +50,7 @@ def load_config(builder: Any, network: Any) -> Any:
         return builder.create_builder_config()
     from polygraphy.backend.trt import Profile
 
-    if polygraphy_flavour() == "tensorrt_rtx":
+    if wants_rtx():
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX as CreateConfig
     else:
         from polygraphy.backend.trt import CreateConfig
