@@ -18,7 +18,7 @@ from nonzero_rewrite.input_files import bind_inputs, load_inputs
 from nonzero_rewrite.input_specs import ModelSpec, read_spec
 from nonzero_rewrite.observe import Mask, find_masks, fixed_masks, observable_names
 from nonzero_rewrite.runtime import Feeds, ModelSource, OrtRunner, RunError, Runner, open_runner
-from nonzero_rewrite.scout import surviving
+from nonzero_rewrite.scout import is_risky, surviving
 from nonzero_rewrite.search import InputSearch, SearchState
 
 __all__ = [
@@ -182,8 +182,8 @@ def search_inputs(
 
 
 def _scout(runner: Runner, source: ModelSource) -> Callable[[Sequence[Feeds], float], list[str]]:
-    """A scout in another process; nothing written in Python needs one."""
-    if not isinstance(runner, OrtRunner):
+    """A scout in another process, where a crash is possible at all."""
+    if not isinstance(runner, OrtRunner) or not is_risky(source.skeleton):
         return lambda cases, _timeout: [""] * len(cases)
     outputs = [value.name for value in source.skeleton.graph.output]
     return lambda cases, timeout: surviving(source, outputs, cases, timeout)

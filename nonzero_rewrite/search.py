@@ -207,11 +207,11 @@ class InputSearch:
             elif name not in runs and (found := self._try(name, feeds)) is not None:
                 runs[name] = found
         self.state.edges = list(runs.values())
-        self.state.edge_failures = [
-            f"{name} ({'onnxruntime crashes' if 'crashes' in why else 'refused'})"
-            for name, why in reasons.items()
-            if name not in runs
-        ]
+        for name in dict.fromkeys(name for name, _ in planned):
+            if name not in runs:
+                crashes = "crashes" in reasons.get(name, "")
+                why = "onnxruntime crashes" if crashes else "refused"
+                self.state.edge_failures.append(f"{name} ({why})")
 
     def _missing(self) -> list[Goal]:
         goals = []
