@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nonzero_plugin._tensorrt import flavour_of, is_rtx
+from nonzero_plugin._tensorrt import flavour_of, is_rtx, version_tuple
 from nonzero_plugin.build_types import BuildOptions
 from nonzero_plugin.errors import EngineBuildError
+
+FUNCTIONS_ONLY = (
+    "TensorRT for RTX 1.6 takes no custom operators: it reads NonZeroPlugin's function body, and "
+    "our plugin serves the NonZero in it; 1.7 or newer takes the node itself, with the "
+    "Transpose inside"
+)
+
+
+def serves_functions_only(trt: Any) -> bool:
+    """True for TensorRT for RTX 1.6, whose parser refuses custom operators but asks for NonZero."""
+    return is_rtx(trt) and version_tuple(trt)[:2] == (1, 6)
 
 
 def check(trt: Any, options: BuildOptions) -> None:
@@ -21,6 +32,11 @@ def check(trt: Any, options: BuildOptions) -> None:
     def refuse(text: str) -> None:
         raise EngineBuildError(f"{flavour_of(trt)} {trt.__version__}: {text}", phase="options")
 
+    if rtx and version_tuple(trt) < (1, 6):
+        refuse(
+            "its ONNX parser takes neither custom operators nor a plugin for NonZero; install "
+            "TensorRT for RTX 1.7 or newer"
+        )
     for flag, wanted in (("FP16", options.fp16), ("BF16", options.bf16)):
         if wanted and not hasattr(trt.BuilderFlag, flag):
             refuse(

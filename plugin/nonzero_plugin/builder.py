@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ def build(model_path: Path, engine_path: Path, options: BuildOptions, emit: Emit
     started = time.perf_counter()
     emit("stage", name="import")
     trt = load_tensorrt(options.trt)
+    if build_config.serves_functions_only(trt) and not options.unpatched:
+        options = replace(options, unpatched=True)
+        emit("note", text=build_config.FUNCTIONS_ONLY)
     register(trt, unpatched=options.unpatched, backend=options.backend)
     facts = _Build(trt, model_path, engine_path, options, emit).run()
     return {**facts, "seconds": round(time.perf_counter() - started, 3)}

@@ -4,7 +4,7 @@
 
 * ``x``: any supported dtype, rank 1 to 8.
 * ``indices``: INT64 (INT32 with ``index_type``), row-major order as in ONNX NonZero-13.
-  ``perm == (0, 1)`` gives ``[rank, num_nonzero]``, ``perm == (1, 0)`` gives ``[num_nonzero, rank]``.
+  ``perm == (0, 1)`` gives ``[rank, num_nonzero]``, ``perm == (1, 0)`` ``[num_nonzero, rank]``.
 * ``count``: INT64 scalar, ``num_nonzero``.
 
 The namespace equals the node's domain on purpose: TensorRT's published sample registers another

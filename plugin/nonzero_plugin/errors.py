@@ -50,8 +50,8 @@ class EngineBuildError(NonZeroPluginError):
     """TensorRT could not parse or build the model; carries its last messages.
 
     ``messages`` are TensorRT's own words, most recent last; ``phase`` is one of ``"import"``,
-    ``"options"``, ``"parse"``, ``"build"``, ``"abort"`` and ``"write"``; ``node`` is the ONNX node TensorRT named,
-    where it named one.
+    ``"options"``, ``"parse"``, ``"build"``, ``"abort"`` and ``"write"``; ``node`` is the ONNX node
+    TensorRT named, where it named one.
     """
 
     def __init__(

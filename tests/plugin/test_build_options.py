@@ -61,6 +61,17 @@ def test_full_tensorrt_gets_its_flags_and_strong_typing_where_nothing_else_is_as
     assert config.hardware_compatibility_level == "ampere+"
 
 
+def test_versions_of_rtx_that_cannot_or_only_half() -> None:
+    with pytest.raises(EngineBuildError, match=r"1\.5\.0.*install TensorRT for RTX 1\.7"):
+        build_config.check(make_fake_tensorrt("tensorrt_rtx", "1.5.0"), BuildOptions())
+    for name, version, half in (
+        ("tensorrt_rtx", "1.6.1.120", True),
+        ("tensorrt_rtx", "1.7.1", False),
+        ("tensorrt", "10.9.0", False),
+    ):
+        assert build_config.serves_functions_only(make_fake_tensorrt(name, version)) is half
+
+
 def test_a_timing_cache_that_does_not_fit_is_said_and_started_anew(tmp_path: Path) -> None:
     cache = tmp_path / "t.cache"
     cache.write_bytes(b"old")
