@@ -316,3 +316,18 @@ def test_the_child_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
     process.stdin.close()
     assert process.wait(timeout=30) == 130
     process.stdout.close()
+
+
+def test_the_plan_holds_the_node_s_settings(tmp_path: Path) -> None:
+    """TensorRT copies borrowed arrays late; what it copied is looked for in the plan's bytes."""
+    build(patched.single(TensorProto.BOOL, ["n", 3], perm=[1, 0], index_type=7), tmp_path)
+    plan = (tmp_path / "m.engine").read_bytes()
+    for name, data in (
+        (b"format_version", np.array([1], np.int32)),
+        (b"perm", np.array([1, 0], np.int32)),
+        (b"index_type", np.array([7], np.int32)),
+        (b"max_nonzero", np.array([0], np.int64)),
+        (b"input_type", np.array([TensorProto.BOOL], np.int32)),
+    ):
+        assert data.tobytes() in plan[plan.index(name) : plan.index(name) + 120], name
+    assert b"cuda_python\0" in plan and b"nonzero-rewrite " in plan
