@@ -222,6 +222,27 @@ def test_b14_capture_is_refused_with_the_node_s_name(tmp_path: Path) -> None:
         refuse_capture(engine)
 
 
+def test_a_version_compatible_engine_may_bring_its_runtime(
+    cuda: FakeCuda, trt: Any, engine_file: Path
+) -> None:
+    assert not hasattr(Engine(engine_file, trt)._runtime, "engine_host_code_allowed")
+    engine_file.with_name("m.engine.json").write_text('{"version_compatible": true}')
+    assert Engine(engine_file, trt)._runtime.engine_host_code_allowed is True
+
+
+def test_the_sidecar_s_flavour_is_what_loads_the_engine(
+    engine_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(execute, "load_tensorrt", asked.append)
+    sidecar = engine_file.with_name("m.engine.json")
+    for content in ('{"tensorrt": {"flavour": "tensorrt_rtx"}}', "no json", "[]", "{}"):
+        sidecar.write_text(content)
+        execute.choose_runtime(engine_file, "auto")
+    execute.choose_runtime(engine_file, "tensorrt")
+    assert asked == ["tensorrt_rtx", "auto", "auto", "auto", "tensorrt"]
+
+
 def test_output_memory_only_grows_and_is_given_back() -> None:
     memory = FakeCuda()
     buffer = OutputBuffer(memory)
