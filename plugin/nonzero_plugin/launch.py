@@ -29,12 +29,12 @@ SMALL_TILES = 4
 """Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
 LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 8, 8: 4}
 """Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
-LARGE_TILE_BLOCKS = 6
+LARGE_TILE_BLOCKS = {1: 4, 2: 5, 4: 6, 8: 6}
 """Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
 FLAG_BLOCKS = 6
 """The same for the flag kernel."""
-LARGE_FROM_BYTES = 1 << 26
-"""Inputs of at least this size use the larger tile in the one-pass kernel."""
+WRITE_BLOCKS = 5
+"""The same for the two-pass writer."""
 SPANS_MULTIPLE = 32
 """The two-pass kernels work on a multiple of so many spans, whatever a step of theirs is."""
 MAX_SEGMENTS = 2048
@@ -145,8 +145,9 @@ def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[s
         "ALIGNMENT": ALIGNMENT,
         "MAX_SEGMENTS": MAX_SEGMENTS,
         "LARGE_TILE_SPANS": LARGE_TILE_SPANS[dtype.itemsize],
-        "LARGE_TILE_BLOCKS": LARGE_TILE_BLOCKS,
+        "LARGE_TILE_BLOCKS": LARGE_TILE_BLOCKS[dtype.itemsize],
         "FLAG_BLOCKS": FLAG_BLOCKS,
+        "WRITE_BLOCKS": WRITE_BLOCKS,
     }
 
 

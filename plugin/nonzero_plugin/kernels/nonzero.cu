@@ -33,7 +33,7 @@
 //
 // Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
 // BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_SEGMENTS, LARGE_TILE_SPANS (a warp's), and
-// LARGE_TILE_BLOCKS and FLAG_BLOCKS (a processor's).
+// LARGE_TILE_BLOCKS, FLAG_BLOCKS and WRITE_BLOCKS (a processor's).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -111,26 +111,43 @@ __device__ __forceinline__ Input open_input(const Params &p)
     return in;
 }
 
-// The input is read once and is not written meanwhile: keep it out of L1.
+// The input is read once and is not written meanwhile: keep it out of L1, and let it be the first to
+// leave L2, where the flags of the two-pass path had better stay.
+#if __CUDA_ARCH__ >= 800
+#define READ_ONCE "ld.global.nc.L1::no_allocate.L2::cache_hint"
+#define READ_ONCE_POLICY(operand) ", " operand
+__device__ __forceinline__ u64 read_once_policy()
+{
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+#else
+#define READ_ONCE "ld.global.nc"
+#define READ_ONCE_POLICY(operand)
+__device__ __forceinline__ u64 read_once_policy() { return 0; }
+#endif
+
 __device__ __forceinline__ uint4 load_vector(const void *address)
 {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
+    asm volatile(READ_ONCE ".v4.u32 {%0, %1, %2, %3}, [%4]" READ_ONCE_POLICY("%5") ";"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address), "l"(read_once_policy()));
     return v;
 }
 
 __device__ __forceinline__ u32 load_item(const u32 *address)
 {
     u32 v;
-    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
+    asm volatile(READ_ONCE ".u32 %0, [%1]" READ_ONCE_POLICY("%2") ";" : "=r"(v) : "l"(address), "l"(read_once_policy()));
     return v;
 }
 
 __device__ __forceinline__ u64 load_item(const u64 *address)
 {
     u64 v;
-    asm volatile("ld.global.nc.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(address));
+    asm volatile(READ_ONCE ".u64 %0, [%1]" READ_ONCE_POLICY("%2") ";" : "=l"(v) : "l"(address), "l"(read_once_policy()));
     return v;
 }
 
@@ -733,7 +750,7 @@ __device__ __forceinline__ u32 sum_span_counts(const u16 *counts, u32 count, u32
 
 // Every warp takes a span (or a group of them, where few items are set) at a time. The first row of a
 // span is the sum of the segments before its own and of the spans before it in its segment.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 5)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, WRITE_BLOCKS)
 nonzero_write(const __grid_constant__ Params p)
 {
     __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
@@ -773,6 +790,11 @@ nonzero_write(const __grid_constant__ Params p)
     const flat_t rows = count_rows(p, nonzeros), head = open_input(p).begin;
     const bool single = DENSE(nonzeros, p.num_items) || p.spans < GROUP_SPANS * WARPS * gridDim.x;
     const u32 step = single ? 1 : GROUP_SPANS;
+    // The denser the output, the fewer writers keep DRAM busy, and the better its pages are used.
+    if (p.spans >= 16 * WARPS * gridDim.x) {
+        const u64 share = nonzeros == p.num_items ? 1 : nonzeros > p.num_items / 4 * 3 ? 2 : single ? 3 : WRITE_BLOCKS;
+        if (blockIdx.x >= gridDim.x * share / WRITE_BLOCKS) return;
+    }
     // Tickets keep the blocks that write at one time close together in the output: DRAM pages like that.
     __shared__ u32 drawn[2];
     u32 ticket = 0;
