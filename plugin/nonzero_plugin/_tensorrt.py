@@ -88,9 +88,9 @@ def load_tensorrt(choice: str | ModuleType | None = None) -> Any:
             prepare_rtx_libraries()
         return _with_plugin_v3(choice)
     name = choose_flavour(choice)
-    if name == "tensorrt_rtx":
-        prepare_rtx_libraries()
     try:
+        if name == "tensorrt_rtx":
+            prepare_rtx_libraries()
         module = importlib.import_module(name)
     except (ImportError, OSError) as error:
         raise TensorRTUnavailableError(

@@ -51,6 +51,9 @@ def main() -> int:
             messages=list(error.messages) if isinstance(error, EngineBuildError) else [],
         )
         return 1
+    except OSError as error:
+        emit("error", text=f"{error}", phase="write", node=None, messages=[])
+        return 1
     except KeyboardInterrupt:
         return 130
     except Exception:

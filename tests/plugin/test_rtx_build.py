@@ -254,6 +254,27 @@ def test_models_that_are_none(tmp_path: Path) -> None:
         build_engine(bad, bad, RTX)
 
 
+def test_files_that_cannot_be_written_are_an_error_not_a_crash(tmp_path: Path) -> None:
+    cache = tmp_path / "none" / "t.cache"
+    with pytest.raises(EngineBuildError, match=r"No such file.*t\.cache") as caught:
+        build(patched.single(), tmp_path, rtx(timing_cache=cache))
+    assert caught.value.phase == "write"
+    (tmp_path / "e.engine").mkdir()
+    path = tmp_path / "m.onnx"
+    with pytest.raises(EngineBuildError, match="cannot be written"):
+        build_engine(path, tmp_path / "e.engine", RTX)
+    assert {found.name for found in tmp_path.iterdir()} == {"m.onnx", "e.engine"}
+
+
+def test_names_with_spaces_and_other_letters(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = tmp_path / "mödel 模型 'a'"
+    folder.mkdir()
+    patched.save(patched.single(), folder / "m 1.onnx")
+    monkeypatch.chdir(folder)
+    result = build_engine("m 1.onnx", "e 1.engine", RTX)
+    assert result.engine == Path("e 1.engine") and (folder / "e 1.engine").is_file()
+
+
 def test_progress_tells_stages_and_phases(tmp_path: Path) -> None:
     events: list[BuildEvent] = []
     path = patched.save(patched.single(), tmp_path / "m.onnx")
