@@ -115,8 +115,9 @@ def _apply(graph: gs.Graph, model: onnx.ModelProto, before: Sequence[bytes]) -> 
         wanted.append((node, list(proto.input), list(proto.output)))
     for number, node in enumerate(graph.nodes):
         if number not in kept:
-            node.inputs.clear()
-            node.outputs.clear()
+            for part in (node, *_inner_nodes(node)):
+                part.inputs.clear()
+                part.outputs.clear()
     for new in imported.nodes:
         new.inputs.clear()
         new.outputs.clear()
