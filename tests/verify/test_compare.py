@@ -105,3 +105,38 @@ def test_every_array_equals_itself_and_one_changed_bit_differs(array: np.ndarray
         found = compare_values(array, words.view(np.float32))
         assert found is not None
         assert found.differing == 1
+
+
+def test_without_signed_zero_only_zeros_become_equal() -> None:
+    loose = Tolerance(signed_zero=False)
+    for left, right in [(0.0, -0.0), (-0.0, 0.0), (3.0, 3.0), (NAN, NAN)]:
+        assert compare_values(np.array([left]), np.array([right]), loose) is None
+    for left, right in [(0.0, 5.0), (5.0, 0.0), (1.0, 2.0), (1.0, -1.0), (NAN, 0.0)]:
+        assert compare_values(np.array([left]), np.array([right]), loose) is not None
+    nan = np.array([NAN], dtype=np.float32)
+    assert compare_values(nan, OTHER_NAN, loose) is not None
+
+
+def test_a_deviation_of_just_the_tolerance_is_allowed() -> None:
+    assert compare_values(np.array([10.0]), np.array([11.0]), Tolerance(atol=1.0)) is None
+    assert compare_values(np.array([10.0]), np.array([11.0]), Tolerance(rtol=0.1)) is None
+    assert compare_values(np.array([10.0]), np.array([11.0]), Tolerance(atol=0.99)) is not None
+
+
+def test_doubles_are_compared_as_doubles() -> None:
+    left, right = np.array([1.0]), np.array([1.0 + 1e-12])
+    assert compare_values(left, right, Tolerance(rtol=1e-13)) is not None
+    assert compare_values(left, right, Tolerance(rtol=1e-11)) is None
+
+
+def test_plain_values_need_type_and_value() -> None:
+    assert compare_values({"a": 1}, {"a": 2}) is not None
+    found = compare_values(1, 1.0)
+    assert found is not None
+    assert "in 1 of 1 items" in found.text
+
+
+def test_only_values_count_items() -> None:
+    found = compare_values(np.zeros(2), np.zeros(3))
+    assert found is not None
+    assert (found.differing, found.items, found.index) == (0, 0, None)
