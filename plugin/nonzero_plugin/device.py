@@ -199,24 +199,28 @@ class DriverLaunch:
         self._fill = self._arguments.fill
         self._steps = tuple((kernels.functions[step.kernel], step.grid) for step in self.plan.steps)
         self._zeroed_words = self.plan.zeroed_words
+        self._stream, self._stream_object = 0, driver.CUstream(0)
 
     def __call__(
         self, d_in: int, d_indices: int, d_count: int, d_workspace: int, stream: int
     ) -> None:
         """See ``backends.Launch``."""
+        if stream != self._stream:  # making the binding's object costs as much as a small call
+            self._stream, self._stream_object = stream, driver.CUstream(stream)
+        on = self._stream_object
         if not self._steps:
-            (code,) = driver.cuMemsetD32Async(d_count, 0, 2, stream)
+            (code,) = driver.cuMemsetD32Async(d_count, 0, 2, on)
             if code:
                 raise_for(code, "cuMemsetD32Async")
             return
         self._fill(d_in, d_indices, d_count, d_workspace)
         if self._zeroed_words:
-            (code,) = driver.cuMemsetD32Async(d_workspace, 0, self._zeroed_words, stream)
+            (code,) = driver.cuMemsetD32Async(d_workspace, 0, self._zeroed_words, on)
             if code:
                 raise_for(code, "cuMemsetD32Async")
         for function, grid in self._steps:
             (code,) = driver.cuLaunchKernel(
-                function, grid, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, self._kernel_params, 0
+                function, grid, 1, 1, BLOCK_THREADS, 1, 1, 0, on, self._kernel_params, 0
             )
             if code:
                 raise_for(code, "cuLaunchKernel")

@@ -29,6 +29,8 @@ SMALL_TILES = 4
 """Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
 LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 8, 8: 4}
 """Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
+LARGE_FROM_BYTES = 1 << 26
+"""Inputs of at least this size use the larger tile in the one-pass kernel."""
 LARGE_TILE_BLOCKS = {1: 4, 2: 5, 4: 6, 8: 6}
 """Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
 FLAG_BLOCKS = 6

@@ -399,7 +399,7 @@ def test_contexts_and_threads_have_kernels_of_their_own(device: Device) -> None:
 
 
 @pytest.mark.parametrize("backend", OURS)
-@pytest.mark.parametrize("items", [1, 20_000, 1_000_000, 20_000_000])
+@pytest.mark.parametrize("items", [1, 20_000, 1_000_000, 4_000_000])
 @pytest.mark.parametrize("perm", PERMS)
 def test_a_captured_enqueue_replays_on_other_data(
     device: Device, backend: str, items: int, perm: tuple[int, int]

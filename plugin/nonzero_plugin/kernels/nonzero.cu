@@ -111,43 +111,28 @@ __device__ __forceinline__ Input open_input(const Params &p)
     return in;
 }
 
-// The input is read once and is not written meanwhile: keep it out of L1, and let it be the first to
-// leave L2, where the flags of the two-pass path had better stay.
-#if __CUDA_ARCH__ >= 800
-#define READ_ONCE "ld.global.nc.L1::no_allocate.L2::cache_hint"
-#define READ_ONCE_POLICY(operand) ", " operand
-__device__ __forceinline__ u64 read_once_policy()
-{
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-#else
-#define READ_ONCE "ld.global.nc"
-#define READ_ONCE_POLICY(operand)
-__device__ __forceinline__ u64 read_once_policy() { return 0; }
-#endif
-
+// The input is read once and is not written meanwhile: keep it out of L1. Volatile keeps the order of
+// loads and votes, so that a batch of loads is under way before the first vote waits.
 __device__ __forceinline__ uint4 load_vector(const void *address)
 {
     uint4 v;
-    asm volatile(READ_ONCE ".v4.u32 {%0, %1, %2, %3}, [%4]" READ_ONCE_POLICY("%5") ";"
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address), "l"(read_once_policy()));
+                 : "l"(address));
     return v;
 }
 
 __device__ __forceinline__ u32 load_item(const u32 *address)
 {
     u32 v;
-    asm volatile(READ_ONCE ".u32 %0, [%1]" READ_ONCE_POLICY("%2") ";" : "=r"(v) : "l"(address), "l"(read_once_policy()));
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
     return v;
 }
 
 __device__ __forceinline__ u64 load_item(const u64 *address)
 {
     u64 v;
-    asm volatile(READ_ONCE ".u64 %0, [%1]" READ_ONCE_POLICY("%2") ";" : "=l"(v) : "l"(address), "l"(read_once_policy()));
+    asm volatile("ld.global.nc.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(address));
     return v;
 }
 
@@ -346,8 +331,13 @@ __device__ __forceinline__ void for_rows(int total, int skew, const u16 *stage, 
 #pragma unroll
         for (int i = 0; i < 4; i++) emit(r + 32 * i, offset[i]);
     }
-#pragma unroll 1
-    for (; r < total; r += 32) emit(r, stage[r]);
+    if (r - lane >= total) return;
+    u32 offset[4];  // the last rows, all loads before the first use again
+#pragma unroll
+    for (int i = 0; i < 4; i++) offset[i] = r + 32 * i < total ? stage[r + 32 * i] : 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (r + 32 * i < total) emit(r + 32 * i, offset[i]);
 }
 
 // One row of [rank, K] for staged items: the coordinate along one dimension. The first dimension
@@ -405,13 +395,31 @@ __device__ __forceinline__ void write_rows(const Params &p, const Writer &w, fla
     }
 }
 
-// Puts the offsets of set flags on the stage; flags covers the 32 items from offset on.
-__device__ __forceinline__ void stage_word(u16 *&slot, u32 flags, u32 offset)
+// A store for the lanes with any flags left, by predicate: a branch would cost more than the store.
+__device__ __forceinline__ void store_if(u32 flags, u32 shared_address, u32 value)
 {
-    while (flags) {
-        *slot++ = (u16)(offset + __ffs(flags) - 1);
-        flags &= flags - 1;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u16 [%1], %2; }"
+                 :
+                 : "r"(flags), "r"(shared_address), "h"((u16)value)
+                 : "memory");
+}
+
+// Puts the offsets of the set flags of two words on the stage, those of the first from slot on and those
+// of the second after them; returns the slot after both. Two chains of bits at once, as each step of one
+// waits for the step before.
+__device__ __forceinline__ u32 stage_pair(u32 slot, u32 first, u32 first_offset, u32 second, u32 second_offset)
+{
+    u32 next = slot + 2 * __popc(first);
+    const u32 end = next + 2 * __popc(second);
+    while (first | second) {
+        store_if(first, slot, first_offset + __ffs(first) - 1);
+        store_if(second, next, second_offset + __ffs(second) - 1);
+        first &= first - 1;
+        second &= second - 1;
+        slot += 2;
+        next += 2;
     }
+    return end;
 }
 
 // The same for a span without a zero, whose lanes would all meet in two banks.
@@ -437,11 +445,11 @@ __device__ __forceinline__ void write_span(const Params &p, const Writer &w, u32
     const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
     const u32 rows = limit_rows(total, row, num_rows);
     if (rows == 0) return;
-    u16 *slot = stage + (inclusive - count);
+    const u32 slot = (u32)__cvta_generic_to_shared(stage + (inclusive - count));
     if (total == SPAN_ITEMS)
         stage_all(stage, lane);
     else
-        stage_word(slot, flags, lane * 32);
+        stage_pair(slot, flags & 0xffff, lane * 32, flags & 0xffff0000u, lane * 32);
     __syncwarp();  // the stage is filled before other lanes read it
     write_rows(p, w, flat, row, rows, num_rows, stage, lane);
     __syncwarp();  // the stage is read before it is filled again
@@ -455,11 +463,9 @@ __device__ __forceinline__ void write_group(const Params &p, const Writer &w, ui
     const u32 inclusive = warp_inclusive_sum(count, lane);
     const u32 rows = limit_rows(__shfl_sync(ALL_LANES, inclusive, 31), row, num_rows);
     if (rows == 0) return;
-    u16 *slot = stage + (inclusive - count);
-    stage_word(slot, flags.x, lane * 128);
-    stage_word(slot, flags.y, lane * 128 + 32);
-    stage_word(slot, flags.z, lane * 128 + 64);
-    stage_word(slot, flags.w, lane * 128 + 96);
+    u32 slot = (u32)__cvta_generic_to_shared(stage + (inclusive - count));
+    slot = stage_pair(slot, flags.x, lane * 128, flags.y, lane * 128 + 32);
+    stage_pair(slot, flags.z, lane * 128 + 64, flags.w, lane * 128 + 96);
     __syncwarp();  // the stage is filled before other lanes read it
     write_rows(p, w, flat, row, rows, num_rows, stage, lane);
     __syncwarp();  // the stage is read before it is filled again
