@@ -9,7 +9,7 @@ from typing import Any
 from nonzero_plugin.contract import DOMAIN
 from onnx import ModelProto, NodeProto
 
-from nonzero_rewrite.graph import Scope, is_onnx, scopes_of
+from nonzero_rewrite.graph import Scope, is_onnx, readable_names, scopes_of, text
 from nonzero_rewrite.infer import Types
 from nonzero_rewrite.rules.group import RANK_LAST, Group
 from nonzero_rewrite.tensor_type import declared_dims
@@ -90,6 +90,7 @@ def identified(scopes: list[Scope]) -> Iterator[tuple[str, Scope, int, NodeProto
         yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), scope, handle, node
 
 
+@readable_names()
 def find_sites(model: ModelProto) -> list[Site]:
     """All NonZero nodes of ``model`` with their facts, in graph order."""
     scopes = scopes_of(model)
@@ -140,11 +141,10 @@ def _origin(scope: Scope, name: str) -> Iterator[str]:
 
 
 def _trace(node: NodeProto) -> str | None:
-    props: dict[str, str] = {entry.key: entry.value for entry in node.metadata_props}
+    props = {entry.key: text(entry.value) for entry in node.metadata_props}
     for key in _TRACE_KEYS:
         if props.get(key):
             lines = [line.strip() for line in props[key].splitlines() if line.strip()]
             return lines[-1] if key.endswith("stack_trace") else props[key]
-    text: str = node.doc_string
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text(node.doc_string).splitlines() if line.strip()]
     return lines[0] if lines else None

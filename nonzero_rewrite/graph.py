@@ -8,19 +8,70 @@ no edit touches stays the same message.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
+from nonzero_rewrite.errors import UnsupportedModelError
+
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _ONNX_DOMAINS = frozenset({"", "ai.onnx"})
+_NEWEST = 2**31 - 1
+"""As an opset version: the newest that the installed onnx knows."""
+_FIRST_OPSET = 9
+"""The one that brought NonZero; operators older than that are in no model that matters here."""
+
+
+MAX_NESTING = 33
+"""Graphs within graphs; protobuf reads 100 messages within each other, three for each graph."""
+NOT_UTF8 = (
+    "a name in the model is not UTF-8 text, so the file is damaged or its exporter is; "
+    "export or download it again"
+)
+
+
+@contextmanager
+def readable_names() -> Iterator[None]:
+    """Turn what protobuf raises for text that is not UTF-8 into a sentence.
+
+    Raises:
+        UnsupportedModelError: for that.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as err:
+        raise UnsupportedModelError(NOT_UTF8) from err
 
 
 def is_onnx(node: NodeProto, *op_types: str) -> bool:
-    """True when ``node`` is one of the named operators of the ONNX domain."""
-    return node.op_type in op_types and node.domain in _ONNX_DOMAINS
+    """True when ``node`` is one of the named operators of the ONNX domain.
+
+    A node with fewer or more inputs or outputs than any version of its operator since opset 9 takes
+    is none of it, so that callers may rely on them. A NonZero always counts, to be reported.
+    """
+    if node.op_type not in op_types or node.domain not in _ONNX_DOMAINS:
+        return False
+    least_in, most_in, least_out, most_out = _arity(node.op_type)
+    return least_in <= len(node.input) <= most_in and least_out <= len(node.output) <= most_out
+
+
+@functools.cache
+def _arity(op_type: str) -> tuple[int, int, int, int]:
+    """Least and most inputs, least and most outputs of an ONNX operator; see above."""
+    found = []
+    version = _NEWEST
+    while version >= _FIRST_OPSET and op_type != "NonZero" and onnx.defs.has(op_type, version, ""):
+        schema = onnx.defs.get_schema(op_type, version, "")
+        found.append((schema.min_input, schema.max_input, schema.min_output, schema.max_output))
+        version = schema.since_version - 1
+    if not found:
+        return 0, _NEWEST, 0, _NEWEST
+    least_in, most_in, least_out, most_out = zip(*found, strict=True)
+    return min(least_in), max(most_in), min(least_out), max(most_out)
 
 
 def attribute(node: NodeProto, name: str) -> AttributeProto | None:
@@ -52,7 +103,12 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 def node_label(node: NodeProto, number: int) -> str:
     """The node's name, or a stand-in made of its operator and its place in the node list."""
-    return node.name or f"{node.op_type}#{number}"
+    return text(node.name) or f"{node.op_type}#{number}"
+
+
+def text(value: str | bytes) -> str:
+    """A string of a model as text: protobuf gives bytes for one that is not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
 class Scope:
@@ -76,6 +132,12 @@ class Scope:
         self.path = path
         self.parent = parent
         self.holder = holder
+        self._nesting: int = 0 if parent is None else parent._nesting + 1
+        if self._nesting > MAX_NESTING:
+            raise UnsupportedModelError(
+                f"its graphs lie in each other deeper than the {MAX_NESTING} that protobuf reads; "
+                "build it without so many nested If or Loop"
+            )
         self._held: dict[int, list[Scope]] = {}  # by the handle of the node that carries them
         self.captures: dict[str, list[Scope]] = {}
         self.nodes: list[NodeProto] = list(proto.node)
@@ -106,14 +168,17 @@ class Scope:
         producer, uses = self.producer, self.uses
         by_type: dict[str, list[int]] = {}
         foreign = []
+        in_order = True
         for handle, node in enumerate(self.nodes):
-            for name in node.output:
-                producer[name] = handle
             for name in node.input:
                 if name in uses:
                     uses[name].append(handle)
                 else:
                     uses[name] = [handle]
+            for name in node.output:
+                if (name in uses or name in producer) and name:
+                    in_order = False
+                producer[name] = handle
             op_type = node.op_type
             if op_type in by_type:
                 by_type[op_type].append(handle)
@@ -126,6 +191,9 @@ class Scope:
         carriers = {*foreign, *(h for op_type in _CONTROL_FLOW for h in by_type.get(op_type, ()))}
         producer.pop("", None)
         uses.pop("", None)
+        self._check_names(by_type)
+        if not in_order:
+            self._check_order()
         for handle in sorted(carriers):
             node = self.nodes[handle]
             for name, graph in subgraphs(node):
@@ -135,6 +203,43 @@ class Scope:
                 self._held.setdefault(handle, []).append(child)
         for child in self.children:
             self._note_captures(child)
+
+    def _check_names(self, by_type: dict[str, list[int]]) -> None:
+        """Protobuf gives bytes for what is not UTF-8; no name may be one."""
+        groups = (self.producer, self.uses, by_type, self.inputs, self.outputs, self.initializers)
+        if any(bytes in set(map(type, names)) for names in groups):
+            raise UnsupportedModelError(NOT_UTF8)
+
+    def _check_order(self) -> None:
+        """Refuse nodes that wait for each other; those that merely stand in any order pass.
+
+        Raises:
+            UnsupportedModelError: two nodes make one value, or a value follows from itself.
+        """
+        place = self.path or "the main graph"
+        made: dict[str, int] = {}
+        for handle, node in enumerate(self.nodes):
+            for name in node.output:
+                if name and made.setdefault(name, handle) != handle:
+                    raise UnsupportedModelError(
+                        f"value {name!r} in {place} is made by two nodes, "
+                        f"{self.label(made[name])!r} and {self.label(handle)!r}, so no runtime "
+                        "can run the model; export it again"
+                    )
+        waiting = [sum(name in self.producer for name in node.input if name) for node in self.nodes]
+        ready = [handle for handle, count in enumerate(waiting) if not count]
+        for handle in ready:
+            for name in self.nodes[handle].output:
+                for user in self.uses.get(name, ()):
+                    waiting[user] -= 1
+                    if not waiting[user]:
+                        ready.append(user)
+        if len(ready) < len(self.nodes):
+            stuck = next(handle for handle, count in enumerate(waiting) if count)
+            raise UnsupportedModelError(
+                f"node {self.label(stuck)!r} in {place} waits for its own result, so no runtime "
+                "can run the model; export it again"
+            )
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -455,5 +560,7 @@ def scopes_of(model: ModelProto) -> list[Scope]:
     """The main graph's scope first, then one for each model-local function."""
     scopes = [Scope(model.graph)]
     for function in model.functions:
+        if bytes in (type(function.name), type(function.domain)):
+            raise UnsupportedModelError(NOT_UTF8)
         scopes.append(Scope(function, f"function '{function.domain}::{function.name}'"))
     return scopes

@@ -54,6 +54,11 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     try:
         model.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError) as err:
+        if "MaxDepth" in str(err):
+            raise ModelLoadError(
+                f"{path}: its graphs lie in each other deeper than protobuf reads (100 messages, "
+                "about 32 graphs); export it without so many nested If or Loop"
+            ) from err
         raise ModelLoadError(
             f"{path}: not an ONNX model, or a truncated one ({_first_line(err)}); "
             "export or download it again"
@@ -65,7 +70,13 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         )
     data_files: tuple[str, ...] = ()
     if b"location" in data:
-        data_files = tuple(dict.fromkeys(_locations(path, model)))
+        try:
+            data_files = tuple(dict.fromkeys(_locations(path, model)))
+        except UnicodeDecodeError as err:
+            raise ModelLoadError(
+                f"{path}: what it says of its external data is not UTF-8 text, so the file is "
+                "damaged; export or download it again"
+            ) from err
         _check_data_files(path, data_files)
     return LoadedModel(model, path, len(data), data_files)
 
@@ -148,6 +159,13 @@ def _locations(path: Path, model: ModelProto) -> Iterator[str]:
         yield location
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that the file system cannot have
+        return False
+
+
 def _check_data_files(path: Path, locations: tuple[str, ...]) -> None:
     folder = path.parent.resolve()
     for location in locations:
@@ -158,7 +176,7 @@ def _check_data_files(path: Path, locations: tuple[str, ...]) -> None:
                 "onnx and onnxruntime refuse as well; save the model again beside its data"
             )
         target = folder / pure
-        if not target.is_file():
+        if not _is_file(target):
             raise ModelLoadError(
                 f"{path}: external data file {location!r} is missing; "
                 f"put it beside the model in {path.parent}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_INT64, OP_TYPE
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from nonzero_rewrite.errors import UnsupportedModelError
 from nonzero_rewrite.function import is_ours
 from nonzero_rewrite.graph import Scope, attribute, int_attribute, readable_names, scopes_of
 from nonzero_rewrite.rewrite import onnx_opset
@@ -22,6 +23,9 @@ def restore_model(model: ModelProto) -> int:
     """Undo a rewrite in place; returns how many NonZeroPlugin nodes became plain ONNX.
 
     The result equals the patched model in onnxruntime, and with it the original.
+
+    Raises:
+        UnsupportedModelError: when a NonZeroPlugin node is none that a rewrite writes.
     """
     scopes = scopes_of(model)
     names, opset = Names(scopes), onnx_opset(model)
@@ -32,6 +36,7 @@ def restore_model(model: ModelProto) -> int:
         for scope in root.walk():
             for handle, node in list(scope.live()):
                 if is_ours(node):
+                    _check(node, scope.label(handle))
                     scope.replace(handle, _plain(node, scope, names, opset))
                     _drop_value_info(scope, node)
                     restored += 1
@@ -56,6 +61,15 @@ def is_patched(model: ModelProto) -> bool:
         for scope in root.walk()
         for _, node in scope.live()
     )
+
+
+def _check(node: NodeProto, label: str) -> None:
+    if len(node.input) != 1 or not node.input[0] or not node.output or not node.output[0]:
+        raise UnsupportedModelError(
+            f"node {label!r} (NonZeroPlugin) has {len(node.input)} inputs and {len(node.output)} "
+            "outputs instead of one and two, so this tool did not write it; rewrite the original "
+            "model again"
+        )
 
 
 def _plain(node: NodeProto, scope: Scope, names: Names, opset: int) -> list[NodeProto]:

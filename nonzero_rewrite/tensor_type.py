@@ -70,7 +70,8 @@ def tensor_type(proto: TypeProto) -> TensorType:
         if dim.HasField("dim_value"):
             dims.append(dim.dim_value if dim.dim_value >= 0 else None)
         else:
-            dims.append(dim.dim_param or None)
+            symbol = dim.dim_param
+            dims.append(symbol if symbol and isinstance(symbol, str) else None)  # bytes: not UTF-8
     return TensorType(tensor.elem_type, tuple(dims))
 
 

@@ -5,6 +5,7 @@ Every function here answers from the graph alone and says "no" when in doubt.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -59,6 +60,14 @@ _FOLDABLE = frozenset(
 )
 
 
+_BROADCASTING = frozenset(
+    {
+        *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max"),
+        *("Min", "Mod", "Mul", "Or", "Sub", "Where", "Xor"),
+    }
+)
+
+
 def keeps_nonzero(source: int, target: int) -> bool:
     """True when ``Cast(source -> target)`` maps zero to zero and every non-zero to a non-zero.
 
@@ -94,16 +103,39 @@ class Facts:
     opset: int
     ir_version: int
 
-    def constant(self, scope: Scope, name: str, depth: int = 0) -> NDArray[np.generic] | None:
+    def constant(self, scope: Scope, name: str) -> NDArray[np.generic] | None:
         """The value of ``name`` when it follows from constants alone; at most 65536 items."""
+        return self._constant(scope, name, 0, {})
+
+    def _constant(
+        self,
+        scope: Scope,
+        name: str,
+        depth: int,
+        known: dict[tuple[int, str], NDArray[np.generic] | None],
+    ) -> NDArray[np.generic] | None:
+        """As ``constant``; a value that many ways lead to is computed once, kept in ``known``."""
         owner = scope.owner(name)
         if owner is None or depth > _MAX_DEPTH:
             return None
+        key = (id(owner), name)
+        if key not in known:
+            known[key] = None  # a value that follows from itself
+            known[key] = self._computed(owner, name, depth, known)
+        return known[key]
+
+    def _computed(
+        self,
+        owner: Scope,
+        name: str,
+        depth: int,
+        known: dict[tuple[int, str], NDArray[np.generic] | None],
+    ) -> NDArray[np.generic] | None:
         tensor = owner.initializers.get(name)
         if tensor is not None:
             # From IR 4 on, an input with an initializer is a default that the caller may replace.
             default = owner.is_input(name) and self.ir_version >= 4
-            return None if default else _array(tensor)
+            return None if default else array_of(tensor)
         node = owner.made_by(name)
         if node is None:
             return None
@@ -115,7 +147,7 @@ class Facts:
             return self._static_shape(owner, node)
         inputs = []
         for each in node.input:
-            value = self.constant(owner, each, depth + 1) if each else None
+            value = self._constant(owner, each, depth + 1, known) if each else None
             if each and value is None:
                 return None
             inputs.append(value)
@@ -166,7 +198,8 @@ class Facts:
             return None
         if is_onnx(node, "ConstantOfShape"):
             attr = attribute(node, "value")
-            return False if attr is None else _fill_of(numpy_helper.to_array(attr.t))
+            value = np.zeros(1) if attr is None else array_of(attr.t)
+            return None if value is None else _fill_of(value)
         if is_onnx(node, *_MOVES):
             return self.fill(owner, node.input[0], depth + 1)
         if is_onnx(node, "Cast"):
@@ -213,20 +246,24 @@ class Facts:
                 return False
             if all(x is not None and x == y for x, y in zip(a, b[:count], strict=True)):
                 return True
-        return axes in (None, len(b or ())) and self._shaped_like(scope, one, other, 0)
+        return axes in (None, len(b or ())) and self._shaped_like(scope, one, other, 0, {})
 
-    def _shaped_like(self, scope: Scope, name: str, model: str, depth: int) -> bool:
+    def _shaped_like(
+        self, scope: Scope, name: str, model: str, depth: int, known: dict[str, bool]
+    ) -> bool:
         """True when ``name`` is computed item by item from ``model`` and one-item operands."""
         if name == model:
             return True
-        node = scope.made_by(name)
-        if node is None or depth > _MAX_DEPTH or not is_onnx(node, *ELEMENTWISE):
-            return False
-        return all(
-            self._shaped_like(scope, each, model, depth + 1)
-            for each in node.input
-            if each and self.scalar(scope, each) is None
-        ) and any(self.scalar(scope, each) is None for each in node.input if each)
+        if name not in known:
+            known[name] = False  # a value that follows from itself
+            node = scope.made_by(name)
+            if node is None or depth > _MAX_DEPTH or not is_onnx(node, *ELEMENTWISE):
+                return False
+            varying = [e for e in node.input if e and self.scalar(scope, e) is None]
+            known[name] = bool(varying) and all(
+                self._shaped_like(scope, each, model, depth + 1, known) for each in varying
+            )
+        return known[name]
 
 
 ELEMENTWISE = (
@@ -245,13 +282,14 @@ def _fill_of(value: NDArray[np.generic]) -> bool | None:
     return True if bool(np.all(flags)) else (None if bool(np.any(flags)) else False)
 
 
-def _array(tensor: TensorProto) -> NDArray[np.generic] | None:
+def array_of(tensor: TensorProto) -> NDArray[np.generic] | None:
+    """The data of an embedded tensor of at most 65536 items, None for others and broken ones."""
     external = tensor.data_location == TensorProto.EXTERNAL
     if external or tensor_items(tensor) > MAX_FOLDED_ITEMS:
         return None
     try:
         return numpy_helper.to_array(tensor)
-    except (ValueError, TypeError):  # data that does not fill its dims: the model is broken
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # data that does not fit its dims
         return None
 
 
@@ -260,7 +298,7 @@ def _constant_node(node: NodeProto) -> NDArray[np.generic] | None:
         if attr.ref_attr_name:
             return None
         if attr.name == "value":
-            return _array(attr.t)
+            return array_of(attr.t)
         if attr.name == "value_int":
             return np.array(attr.i, dtype=np.int64)
         if attr.name == "value_ints":
@@ -279,22 +317,38 @@ def _same_everywhere(node: NodeProto, inputs: list[NDArray[np.generic] | None]) 
 
 
 def _affordable(node: NodeProto, inputs: list[NDArray[np.generic] | None]) -> bool:
-    """False when evaluating could make a tensor beyond the limit: sizes come from values there."""
-    sizes = [value.size for value in inputs if value is not None]
-    if sum(sizes) > MAX_FOLDED_ITEMS:
+    """False when evaluating could make a tensor beyond the limit, or cannot work at all."""
+    given = [value for value in inputs if value is not None]
+    if sum(value.size for value in given) > MAX_FOLDED_ITEMS:
         return False
-    if node.op_type in ("ConstantOfShape", "Expand", "Tile", "OneHot", "Range"):
-        if node.op_type == "Range":
-            start, limit, delta = (float(value) for value in inputs if value is not None)
-            return delta != 0 and abs((limit - start) / delta) <= MAX_FOLDED_ITEMS
-        shape = inputs[0] if node.op_type == "ConstantOfShape" else inputs[1]
-        items = 1
-        for dim in np.ravel(shape) if shape is not None else ():
-            items *= max(int(dim), 1)
-        if node.op_type in ("Expand", "Tile") and inputs[0] is not None:
-            items *= max(inputs[0].size, 1)
-        return 0 <= items <= MAX_FOLDED_ITEMS
-    return True
+    try:
+        items = _items_made(node, given)
+    except (IndexError, OverflowError, TypeError, ValueError):  # values of the wrong kind
+        return False
+    return 0 <= items <= MAX_FOLDED_ITEMS
+
+
+def _items_made(node: NodeProto, given: list[NDArray[np.generic]]) -> float:
+    """No fewer items than ``node`` makes; for some operators their inputs' values decide."""
+    if node.op_type in _BROADCASTING:
+        return float(math.prod(np.broadcast_shapes(*(value.shape for value in given))))
+    if node.op_type == "Range":
+        start, limit, delta = (float(value) for value in given)
+        return max((limit - start) / delta, 0.0) if delta else math.inf
+    if node.op_type == "ConstantOfShape":
+        return _product(given[0])
+    if node.op_type in ("Expand", "Tile"):
+        return given[0].size * _product(given[1])
+    if node.op_type == "OneHot":
+        return given[0].size * _product(given[1])
+    if node.op_type == "Gather":
+        along = given[0].shape[int_attribute(node, "axis", 0)]
+        return float(given[1].size * given[0].size // max(along, 1))
+    return sum(value.size for value in given)
+
+
+def _product(sizes: NDArray[np.generic]) -> int:
+    return math.prod(max(int(size), 1) for size in sizes.ravel())
 
 
 def _evaluate(
@@ -321,7 +375,8 @@ def _evaluate(
         model = onnx.helper.make_model(
             graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8
         )
-        (result,) = ReferenceEvaluator(model).run([name], feeds)
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(model).run([name], feeds)
     except Exception:  # the evaluator raises anything; a fold that fails is no fold
         return None
     value = np.asarray(result)

@@ -10,6 +10,7 @@ result.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from nonzero_plugin.contract import DOMAIN
@@ -37,22 +38,25 @@ def _nodes_below(proto: GraphProto | FunctionProto) -> list[NodeProto]:
 
 def functions_to_inline(model: ModelProto, may_go: MayGo) -> list[FunctionId]:
     """Functions that hold a NonZero that ``may_go``, or call one that does, ours not counted."""
-    calls: dict[FunctionId, set[FunctionId]] = {}
+    names: list[FunctionId] = []
+    callers: dict[FunctionId, list[FunctionId]] = defaultdict(list)
     marked: set[FunctionId] = set()
     for function in model.functions:
         name = (function.domain, function.name)
         if function.domain == DOMAIN:
             continue
         nodes = _nodes_below(function)
-        calls[name] = {(node.domain, node.op_type) for node in nodes}
+        names.append(name)
+        for called in {(node.domain, node.op_type) for node in nodes}:
+            callers[called].append(name)
         if any(is_onnx(node, "NonZero") and may_go(node) for node in nodes):
             marked.add(name)
-    grown = True
-    while grown:
-        callers = {name for name, called in calls.items() if called & marked}
-        grown = not callers <= marked
-        marked |= callers
-    return [name for name in calls if name in marked]
+    queue = list(marked)
+    while queue:
+        above = [name for name in callers[queue.pop()] if name not in marked]
+        marked.update(above)
+        queue += above
+    return [name for name in names if name in marked]
 
 
 def inline_functions(model: ModelProto, functions: list[FunctionId]) -> bool:
@@ -117,6 +121,14 @@ def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
         wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
         branches = scope.held_by(child.holder)
         taken = next(each for each in branches if each.path.endswith(wanted))
+        if not all(
+            may_go(each)
+            for other in branches
+            if other is not taken
+            for each in _nodes_below(other.proto)
+            if is_onnx(each, "NonZero")
+        ):
+            continue
         if taken.proto.sparse_initializer or taken.proto.quantization_annotation:
             continue  # the graph around it may hold things of that name
         spliced.update(map(id, branches))

@@ -1,0 +1,417 @@
+"""Files that lie: each kind of fault that fuzzing found, kept as a small case."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from helpers.graphs import parse, rewritten
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from nonzero_rewrite import Options, rewrite_model
+from nonzero_rewrite.errors import ModelLoadError, NonZeroRewriteError, UnsupportedModelError
+from nonzero_rewrite.find import find_sites
+from nonzero_rewrite.load import load_model
+from nonzero_rewrite.restore import restore_model
+
+SECONDS = 10.0
+"""Far more than any of these needs, far less than what grows like a tree of that depth."""
+
+
+def model_of(nodes: list[NodeProto], inputs: dict[str, list[int | str | None]]) -> ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in inputs.items()],
+        [onnx.ValueInfoProto(name=nodes[-1].output[0])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def ladder(op_type: str, first: str, rungs: int, width: int = 2, **attributes: int) -> list:
+    """Each node takes the one before it ``width`` times."""
+    names = [first, *(f"rung{n}" for n in range(rungs))]
+    return [
+        helper.make_node(op_type, [below] * width, [name], **attributes)
+        for below, name in itertools.pairwise(names)
+    ]
+
+
+def constant(name: str, value: np.ndarray) -> NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Max", "And"])
+def test_a_constant_ladder_is_folded_once_a_rung(op_type: str) -> None:
+    first = np.array([False, True]) if op_type == "And" else np.array([0.0, 1.0], np.float32)
+    nodes = [constant("v", first), *ladder(op_type, "v", 20), nonzero("rung19")]
+    started = time.monotonic()
+    result = rewrite_model(model_of(nodes, {}))
+    assert result.plan.decisions[0].rules == ("constant",)
+    assert time.monotonic() - started < SECONDS
+
+
+def nonzero(mask: str) -> NodeProto:
+    return helper.make_node("NonZero", [mask], ["indices"], name="nz")
+
+
+@pytest.mark.parametrize("width", [2, 40])
+def test_a_ladder_of_unknown_sizes_is_compared_once_a_rung(width: int) -> None:
+    nodes = [
+        *ladder("Max", "x", 22, width),
+        nonzero("rung21"),
+        helper.make_node("Transpose", ["indices"], ["pairs"]),
+        helper.make_node("GatherND", ["x", "pairs"], ["picked"]),
+        helper.make_node("Abs", ["picked"], ["update"]),
+        helper.make_node("ScatterND", ["x", "pairs", "update"], ["y"]),
+    ]
+    started = time.monotonic()
+    result = rewrite_model(model_of(nodes, {"x": [None, None]}))
+    assert result.plan.decisions[0].rules == ("elementwise",)
+    assert time.monotonic() - started < SECONDS
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [
+            constant("a", np.zeros((30000, 1), np.float32)),
+            constant("b", np.zeros((1, 30000), np.float32)),
+            helper.make_node("Add", ["a", "b"], ["m"]),
+        ],
+        [
+            constant("a", np.zeros((1, 30000), np.float32)),
+            constant("i", np.zeros(30000, np.int64)),
+            helper.make_node("Gather", ["a", "i"], ["m"]),
+        ],
+        [
+            constant("a", np.zeros(30000, np.int64)),
+            constant("d", np.array(30000)),
+            constant("v", np.array([0, 1])),
+            helper.make_node("OneHot", ["a", "d", "v"], ["m"]),
+        ],
+        [
+            constant("s", np.array([1 << 40, 1 << 40])),
+            helper.make_node("ConstantOfShape", ["s"], ["m"]),
+        ],
+    ],
+    ids=["broadcast", "Gather", "OneHot", "ConstantOfShape"],
+)
+def test_constants_that_would_not_fit_are_not_folded(nodes: list[NodeProto]) -> None:
+    script = (
+        "import resource, sys, onnx; from nonzero_rewrite import rewrite_model;"
+        "import nonzero_rewrite.rewrite, onnx.reference;"
+        "m = onnx.ModelProto.FromString(sys.stdin.buffer.read());"
+        "used = int(open('/proc/self/statm').read().split()[0]) * 4096;"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 2**29,) * 2);"
+        "print(rewrite_model(m).plan.decisions[0].outcome)"
+    )
+    model = model_of([*nodes, nonzero("m")], {})
+    if not Path("/proc/self/statm").exists():  # the limit is Linux's; the answer is everyone's
+        assert rewrite_model(model).plan.decisions[0].rules != ("constant",)
+        return
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=model.SerializeToString(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-500:]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "op_type"),
+    [
+        (["delta"], "Range"),
+        ([], "Shape"),
+        (["x"], "Expand"),
+        (["text", "text", "text"], "Range"),
+        (["x", "text"], "Expand"),
+        (["x", "x", "x", "x"], "Transpose"),
+        ([], "Cast"),
+        (["x"], "ScatterND"),
+        (["x"], "GatherND"),
+    ],
+)
+def test_nodes_with_wrong_inputs_are_no_known_operators(inputs: list[str], op_type: str) -> None:
+    nodes = [
+        constant("text", np.array(["a"], dtype=object)),
+        constant("delta", np.array(1)),
+        helper.make_node(op_type, inputs, ["m"]),
+        nonzero("m"),
+        helper.make_node("Transpose", ["indices", "lost"], ["turned"], perm=[1, 0]),
+        helper.make_node("GatherND", ["x"], ["y"]),
+    ]
+    result = rewrite_model(model_of(nodes, {"x": ["n"]}))
+    assert result.plan.decisions[0].outcome in ("left", "plugin")
+    assert "turned" in {name for node in result.model.graph.node for name in node.output}
+
+
+def test_a_node_without_outputs_uses_indices_like_any_other() -> None:
+    nodes = [
+        nonzero("x"),
+        helper.make_node("Transpose", ["indices"], [], perm=[1, 0]),
+        helper.make_node("Identity", ["indices"], ["y"]),
+    ]
+    assert rewrite_model(model_of(nodes, {"x": ["n"]})).plan.decisions[0].outcome == "plugin"
+
+
+RING = [
+    helper.make_node("Cast", ["b"], ["a"], to=TensorProto.FLOAT, name="first"),
+    helper.make_node("Cast", ["a"], ["b"], to=TensorProto.FLOAT, name="second"),
+    nonzero("b"),
+]
+SELF = [helper.make_node("Cast", ["a"], ["a"], to=TensorProto.FLOAT, name="first"), nonzero("a")]
+TWICE = [
+    helper.make_node("Abs", ["x"], ["a"], name="first"),
+    helper.make_node("Neg", ["x"], ["a"], name="second"),
+    nonzero("a"),
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        (RING, "node 'first' in the main graph waits for its own result"),
+        (SELF, "node 'first' in the main graph waits for its own result"),
+        (TWICE, "value 'a' in the main graph is made by two nodes, 'first' and 'second'"),
+    ],
+)
+def test_graphs_that_are_none_are_refused(nodes: list[NodeProto], sentence: str) -> None:
+    model = model_of(nodes, {"x": ["n"]})
+    for work in (rewrite_model, find_sites, restore_model):
+        with pytest.raises(UnsupportedModelError) as caught:
+            work(model)
+        assert str(caught.value) == (
+            f"{sentence}, so no runtime can run the model; export it again"
+        )
+
+
+def test_nodes_in_any_order_are_taken() -> None:
+    model = parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(a)  a = Abs(x) }")
+    result = rewrite_model(model)
+    assert [node.op_type for node in result.model.graph.node] == ["NonZeroPlugin", "Abs"]
+
+
+PLAIN = parse(
+    """g (float[n, m] value_x) => (int64[k, 2] pairs) {
+        masked = Abs(value_x)
+        indices = NonZero(masked)
+        pairs = Transpose<perm = [1, 0]>(indices)
+    }"""
+)
+for _each in PLAIN.graph.node:
+    _each.name, _each.doc_string = f"label_{_each.op_type}", "documented"
+    _each.metadata_props.add(key="namespace", value="tracing_it")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("value_x", "masked", "indices", "pairs", "NonZero", "Transpose", "Abs", "label_NonZero"),
+        *("label_Transpose", "documented", "tracing_it", "namespace", "perm"),
+    ],
+)
+def test_text_that_is_no_utf8_is_a_sentence_or_harmless(word: str, tmp_path: Path) -> None:
+    data = PLAIN.SerializeToString()
+    broken = data.replace(word.encode(), b"\xff" * len(word))
+    assert broken != data
+    path = tmp_path / "model.onnx"
+    path.write_bytes(broken)
+    from click.testing import CliRunner
+
+    from nonzero_rewrite.cli import main
+
+    for arguments in (
+        ["scan", str(path)],
+        ["scan", str(path), "--json"],
+        [str(path), "-o", str(tmp_path / "out.onnx"), "--json"],
+        ["restore", str(path), "-o", str(tmp_path / "restored.onnx")],
+    ):
+        done = CliRunner().invoke(main, arguments)
+        assert isinstance(done.exception, SystemExit | None), (arguments, done.exception)
+        if done.exit_code:
+            assert "not UTF-8 text" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["name", "domain"])
+def test_functions_whose_names_are_no_utf8_are_refused(name: str) -> None:
+    model = parse(
+        "g (float[n] x) => (int64[1, k] i) { i = local.function_it(x) }",
+        tail='<domain: "local", opset_import: ["": 17]> function_it (a) => (b) { b = NonZero(a) }',
+    )
+    word = {"name": b"function_it", "domain": b"local"}[name]
+    broken = ModelProto.FromString(model.SerializeToString().replace(word, b"\xff" * len(word)))
+    with pytest.raises(UnsupportedModelError, match="not UTF-8 text"):
+        rewrite_model(broken)
+
+
+def chain_of_functions(length: int, ring: bool = False) -> ModelProto:
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    functions = []
+    for number in range(length):
+        last = number == length - 1
+        target = 0 if last else number + 1
+        node = helper.make_node(f"f{target}", ["a"], ["b"], domain="local")
+        if last and not ring:
+            node = helper.make_node("NonZero", ["a"], ["b"])
+        functions.append(helper.make_function("local", f"f{number}", ["a"], ["b"], [node], imports))
+    model = model_of(
+        [helper.make_node("f0", ["x"], ["i"], domain="local"), nonzero("i")], {"x": ["n"]}
+    )
+    model.functions.extend(functions)
+    model.opset_import.append(imports[1])
+    return model
+
+
+# ONNX's inliner gives up somewhere between: a refusal, and no crash.
+@pytest.mark.parametrize(("length", "outcome"), [(30, "plugin"), (300, "left"), (8000, "left")])
+def test_functions_in_a_long_chain_end_well(length: int, outcome: str) -> None:
+    model = chain_of_functions(length)
+    started = time.monotonic()
+    result = rewrite_model(model)
+    assert [d.outcome for d in result.plan.decisions] == [outcome, outcome]
+    assert time.monotonic() - started < SECONDS
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_functions_that_call_themselves_are_left(length: int) -> None:
+    result = rewrite_model(chain_of_functions(length, ring=True))
+    assert [d.outcome for d in result.plan.decisions] == ["left"]
+
+
+def test_a_plugin_node_that_is_none_is_not_restored() -> None:
+    model = rewrite_model(parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(x) }")).model
+    del model.graph.node[0].input[:]
+    with pytest.raises(UnsupportedModelError, match="has 0 inputs and 2 outputs instead of one"):
+        restore_model(model)
+
+
+def test_a_mark_that_somebody_left_means_nothing() -> None:
+    nodes = [helper.make_node("NonZero", [], ["broken"]), nonzero("x")]
+    model = model_of(nodes, {"x": ["n"]})
+    for node in model.graph.node:
+        for value in ("elsewhere", "another"):
+            node.metadata_props.add(key="nonzero_rewrite.site", value=value)
+    assert [d.outcome for d in rewrite_model(model).plan.decisions] == ["left", "plugin"]
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def nested(levels: int) -> bytes:
+    """Ifs in each other, written without the help of protobuf, which refuses to."""
+    from fuzz_mutations import _field
+
+    inner = b""
+    for _ in range(levels):
+        attribute = _field(1, b"then_branch") + _field(6, inner) + b"\xa0\x01\x05"
+        inner = _field(1, _field(4, b"If") + _field(5, attribute)) + _field(2, b"b")
+    return _field(7, inner)
+
+
+@pytest.mark.parametrize("levels", [40, 400, 4000])
+def test_graphs_nested_too_deep_are_a_sentence(levels: int, tmp_path: Path, tools: None) -> None:
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(nested(levels))
+    with pytest.raises(ModelLoadError, match="deeper than protobuf reads"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("levels", [100, 1000])
+def test_graphs_nested_too_deep_in_memory_are_a_sentence(levels: int) -> None:
+    model = model_of([nonzero("x")], {"x": ["n"]})
+    graph = model.graph
+    for _ in range(levels):
+        node = graph.node.add(op_type="If", output=["r"])
+        attribute = node.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH)
+        graph = attribute.g
+    with pytest.raises(UnsupportedModelError, match="deeper than the 33 that"):
+        rewrite_model(model)
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+
+
+def with_external(tmp_path: Path, **entries: str) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    model = model_of([helper.make_node("Add", ["x", "w"], ["m"]), nonzero("m")], {"x": [4]})
+    tensor = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL
+    )
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    model.graph.initializer.append(tensor)
+    (folder / "weights.bin").write_bytes(bytes(16))
+    (tmp_path / "outside.bin").write_bytes(bytes(16))
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("../outside.bin", "sub/../../outside.bin", "/etc/hostname", "missing.bin", ""),
+        *("weights.bin/x", "w" * 300, "a\0b", ".", "link.bin", "loop.bin"),
+    ],
+)
+def test_data_files_elsewhere_are_a_sentence(location: str, tmp_path: Path) -> None:
+    path = with_external(tmp_path, location=location)
+    for name, target in (("link.bin", "../outside.bin"), ("loop.bin", "loop.bin")):
+        if name == location:
+            (path.parent / name).symlink_to(target)
+    with pytest.raises(ModelLoadError):
+        load_model(path)
+
+
+@pytest.mark.parametrize("key", ["offset", "length"])
+@pytest.mark.parametrize("value", ["-1", "x", "1e3", ""])
+def test_data_without_a_size_is_a_sentence(key: str, value: str, tmp_path: Path) -> None:
+    path = with_external(tmp_path, location="weights.bin", **{key: value})
+    with pytest.raises(ModelLoadError, match=f"external data with {key} {value!r}"):
+        load_model(path)
+
+
+def corrupt(change: Callable[[bytes], bytes], tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(change(PLAIN.SerializeToString()))
+    return path
+
+
+def test_every_truncation_is_a_sentence_or_a_model(tmp_path: Path) -> None:
+    data = PLAIN.SerializeToString()
+    for length in range(len(data)):
+        path = corrupt(lambda data, length=length: data[:length], tmp_path)  # type: ignore[misc]
+        try:
+            rewrite_model(path)
+        except NonZeroRewriteError as err:
+            assert str(path) in str(err) or isinstance(err, UnsupportedModelError)
+
+
+def test_a_flipped_bit_is_a_sentence_or_a_model(tmp_path: Path) -> None:
+    data = PLAIN.SerializeToString()
+    for bit in range(0, 8 * len(data), 7):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        path = corrupt(lambda _, changed=changed: bytes(changed), tmp_path)  # type: ignore[misc]
+        try:
+            rewrite_model(path, Options(rules=frozenset({"plugin", "transpose"})))
+        except NonZeroRewriteError as err:
+            assert "\n" not in str(err)
+
+
+def test_a_valid_one_of_these_is_rewritten() -> None:
+    """The cases above are wrong in the one place they name, and nowhere else."""
+    rewritten(PLAIN)
