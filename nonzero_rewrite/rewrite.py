@@ -20,7 +20,7 @@ from nonzero_rewrite.blockers import Blocker, find_blockers
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
 from nonzero_rewrite.find import Site, describe_sites, identified, nonzero_nodes
 from nonzero_rewrite.function import CAP_OPSET, add_function, import_domain, is_ours
-from nonzero_rewrite.graph import Scope, scopes_of
+from nonzero_rewrite.graph import Scope, readable_names, scopes_of
 from nonzero_rewrite.infer import Types
 from nonzero_rewrite.options import Options, SiteOptions
 from nonzero_rewrite.plan import Decision, RewritePlan
@@ -28,6 +28,7 @@ from nonzero_rewrite.rules import SkipReason, fold, lift
 from nonzero_rewrite.rules.context import Context, Verdict
 from nonzero_rewrite.rules.count import count, where_sum
 from nonzero_rewrite.rules.group import Group, Grouper
+from nonzero_rewrite.rules.masked_scatter import masked_scatter
 from nonzero_rewrite.rules.plugin import place, refusal
 from nonzero_rewrite.rules.scatter import elementwise, where_scatter
 from nonzero_rewrite.rules.tape import RULE_KEY, SITE_KEY, Names, set_metadata
@@ -38,6 +39,7 @@ _FOLDS = (("unused", fold.unused), ("constant", fold.constant), ("ramp", fold.ra
 _USE_RULES = (
     ("where-scatter", where_scatter),
     ("elementwise", elementwise),
+    ("masked-scatter", masked_scatter),
     ("where-sum", where_sum),
 )
 
@@ -64,6 +66,7 @@ class RewriteResult:
         return tuple(dict.fromkeys(decision.site for decision in self.plan.decisions))
 
 
+@readable_names()
 def rewrite(model: ModelProto, options: Options | None = None) -> RewriteResult:
     """Rewrite ``model`` in place.
 
@@ -362,6 +365,7 @@ class _Rewriter:
             if len(node.input) == len(node.output) == 1 and node.input[0] and node.output[0]:
                 set_metadata(node, SITE_KEY, name)
             else:
+                self._unmark(node)  # a mark that somebody else left
                 self.decisions.append(Decision(self.sites[name], "left", (), SkipReason.MALFORMED))
 
     def _tag(self, node: NodeProto) -> str:
@@ -371,10 +375,9 @@ class _Rewriter:
         return ""
 
     def _unmark(self, node: NodeProto) -> None:
-        for number, entry in enumerate(node.metadata_props):
-            if entry.key == SITE_KEY:
+        for number in reversed(range(len(node.metadata_props))):
+            if node.metadata_props[number].key == SITE_KEY:
                 del node.metadata_props[number]
-                return
 
     def _setting(self, node: NodeProto) -> SiteOptions:
         return self.settings[self._tag(node)]

@@ -36,6 +36,11 @@ RULES = (
     Rule("ramp", "NonZero of all ones becomes Range, of all zeros an empty constant"),  # fold
     Rule("where-scatter", "x[mask] = v becomes Where(mask, v, x)"),  # scatter
     Rule("elementwise", "x[mask] = f(x[mask]) becomes Where(mask, f(x), x)"),  # scatter
+    Rule(
+        "masked-scatter",
+        "x[mask] = source, in order, becomes Where over a CumSum of the mask",
+        default=False,
+    ),  # masked_scatter
     Rule("count", "where only the count is used, it becomes a ReduceSum of the mask"),  # count
     Rule(
         "where-sum",

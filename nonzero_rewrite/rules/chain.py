@@ -90,6 +90,7 @@ class Chain:
         Walks on after that, because only what reaches a GatherND was near at all.
         """
         if name not in self._seen:
+            self._seen[name] = False  # a value that follows from itself
             self._seen[name] = self._collect(name, depth)
         return self._seen[name]
 
@@ -157,7 +158,7 @@ class Chain:
         self.reason = self.reason or reason
         return False
 
-    def write(self, tape: Tape) -> str:
+    def write(self, tape: Tape, mask: str) -> str:
         """The same computation on all items; returns the value that stands for the update."""
         renamed = dict(self.gathers)
         for node in self.order:

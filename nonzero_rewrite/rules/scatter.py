@@ -24,17 +24,18 @@ known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
 from nonzero_rewrite.rules.chain import Chain
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape
-from nonzero_rewrite.values import Facts
+from nonzero_rewrite.values import Facts, array_of
 
 _WHERE_TYPES = frozenset(
     {
@@ -45,6 +46,14 @@ _WHERE_TYPES = frozenset(
 """Element types for which onnxruntime has a Where; the patched model must still run there."""
 
 
+class Written(Protocol):
+    """What a masked write puts at the selected places."""
+
+    def write(self, tape: Tape, mask: str) -> str:
+        """A value that broadcasts to the data; ``mask`` is BOOL, of the data's first dims."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Scalar:
     """The one value that a tensor repeats: a value or a constant, and casts after it."""
@@ -52,7 +61,7 @@ class _Scalar:
     source: str | NDArray[np.generic]
     casts: tuple[int, ...] = ()
 
-    def write(self, tape: Tape) -> str:
+    def write(self, tape: Tape, mask: str) -> str:
         """The scalar as a value of the model."""
         name = self.source if isinstance(self.source, str) else tape.constant(np.array(self.source))
         for to in self.casts:
@@ -68,7 +77,7 @@ def where_scatter(group: Group, use: Use, context: Context) -> Verdict:
     value = _uniform(context.facts, scope, node.input[2])
     if value is None:
         return NO_MATCH  # the elementwise rule looks at the rest
-    return _write_where(group, node, use.handle, context, "where-scatter", value)
+    return write_where(group, node, use.handle, context, "where-scatter", value)
 
 
 def elementwise(group: Group, use: Use, context: Context) -> Verdict:
@@ -82,11 +91,11 @@ def elementwise(group: Group, use: Use, context: Context) -> Verdict:
         return near_miss(chain.reason) if chain.gathers else NO_MATCH
     if not chain.gathers:
         return NO_MATCH
-    return _write_where(group, node, use.handle, context, "elementwise", chain)
+    return write_where(group, node, use.handle, context, "elementwise", chain)
 
 
-def _write_where(
-    group: Group, node: NodeProto, handle: int, context: Context, rule: str, value: _Scalar | Chain
+def write_where(
+    group: Group, node: NodeProto, handle: int, context: Context, rule: str, value: Written
 ) -> Verdict:
     """Replace the ScatterND ``node`` by Where; ``value`` is what is written."""
     scope, facts = group.scope, context.facts
@@ -114,9 +123,10 @@ def _write_where(
         mask = tape.op("Cast", [mask], to=TensorProto.BOOL)
     if not fits:
         mask = _slice_like(tape, mask, data, of_mask.rank, of_data.rank)
+    written = value.write(tape, mask)
     if of_data.rank > of_mask.rank:
         mask = tape.unsqueeze(mask, range(of_mask.rank, of_data.rank))
-    tape.op("Where", [mask, value.write(tape), data], output)
+    tape.op("Where", [mask, written, data], output)
     context.finish(scope, handle, tape)
     return APPLIED
 
@@ -162,8 +172,8 @@ def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar |
         return None
     if is_onnx(node, "ConstantOfShape"):
         attr = attribute(node, "value")
-        value = np.zeros(1, np.float32) if attr is None else numpy_helper.to_array(attr.t)
-        return _Scalar(value.reshape(-1)[0]) if value.size == 1 else None
+        value = np.zeros(1, np.float32) if attr is None else array_of(attr.t)
+        return None if value is None or value.size != 1 else _Scalar(value.reshape(-1)[0])
     if is_onnx(
         node, "Expand", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Tile", "Flatten", "Slice"
     ):

@@ -1,0 +1,121 @@
+"""The rule for ``x[mask] = source`` in order (``masked_scatter``, image tokens of vision models).
+
+The k-th non-zero place of ``mask`` gets the k-th item of ``source``, flattened. At a place that is
+selected, k is the number of non-zeros up to there, less one: ``CumSum(mask) - 1``. So the result is
+``Where(mask, Gather(source, CumSum(mask) - 1), x)``, with no shape that depends on data.
+
+Where the mask was expanded along the last dims of ``x`` (one flag for each token), whole rows of
+``source`` move, and the sum runs over the flags only.
+
+Places that are not selected read row 0; one row of zeros is added behind ``source``, so that there
+is one to read even when it is empty. The original fails when ``source`` is too short.
+
+Runs only when asked for: TensorRT for RTX 1.7.1 builds the CumSum, older parsers were not tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from nonzero_rewrite.graph import Scope, is_onnx
+from nonzero_rewrite.rules.chain import Chain
+from nonzero_rewrite.rules.context import NO_MATCH, Context, Verdict, near_miss
+from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
+from nonzero_rewrite.rules.scatter import write_where
+from nonzero_rewrite.rules.tape import Tape
+from nonzero_rewrite.values import Facts
+
+_CUMSUM_OPSET = 11
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Items of ``source`` in the places they go to.
+
+    With ``flags``, one flag for each place of all dims but the last, ``row`` items move together;
+    else single items do.
+    """
+
+    source: str
+    elem_type: int
+    rank: int
+    flags: str | None
+    row: int
+
+    def write(self, tape: Tape, mask: str) -> str:
+        """The value for every place of the data; ``mask`` is BOOL and has ``rank`` dims."""
+        flags, rank = mask, self.rank
+        shape: tuple[int, ...] = (-1,)
+        if self.flags is not None:
+            flags = tape.op("Cast", [tape.squeeze(self.flags, [rank - 1])], to=TensorProto.BOOL)
+            rank, shape = rank - 1, (-1, self.row)
+        before = tape.op("Sub", [_count_up_to(tape, flags, rank), tape.scalar(1)])
+        place = tape.op("Where", [flags, before, tape.scalar(0)])
+        dtype = helper.tensor_dtype_to_np_dtype(self.elem_type)
+        spare = tape.constant(np.zeros((1, *shape[1:]), dtype=dtype))
+        items = tape.op("Concat", [tape.reshape(self.source, *shape), spare], axis=0)
+        return tape.op("Gather", [items, place], axis=0)
+
+
+def _count_up_to(tape: Tape, flags: str, rank: int) -> str:
+    """How many flags are set up to each place, itself included, in row-major order; INT64.
+
+    Axis by axis, so that no Reshape is needed, to which a dim of size 0 would mean another.
+    """
+    sums = tape.op("Cast", [flags], to=TensorProto.INT64)
+    count = tape.op("CumSum", [sums, tape.scalar(rank - 1)])
+    for axis in range(rank - 1, 0, -1):
+        sums = tape.reduce_sum(sums, [axis], 1)
+        earlier = tape.op("CumSum", [sums, tape.scalar(axis - 1)], exclusive=1)
+        count = tape.op("Add", [count, earlier])
+    return count
+
+
+def masked_scatter(group: Group, use: Use, context: Context) -> Verdict:
+    """``x[mask] = source``; see the module's text."""
+    scope, facts = group.scope, context.facts
+    node = scope.nodes[use.handle]
+    if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
+        return NO_MATCH
+    data = node.input[0]
+    source = Chain(group, context, data, node.input[2]).root
+    facts.types.need([(scope, data), (scope, source), (scope, group.mask)])
+    of_data, of_source = facts.types.of(scope, data), facts.types.of(scope, source)
+    if of_data.rank is None or of_data.rank != facts.types.of(scope, group.mask).rank:
+        return near_miss("the mask does not select single items")
+    if of_source.rank is None or of_source.elem_type != of_data.elem_type:
+        return near_miss("the type of what is written is not known")
+    if context.opset < _CUMSUM_OPSET:
+        return near_miss("CumSum needs opset 11 or newer")
+    row, flags = _rows(facts, scope, group.mask, data, of_source.dims)
+    spread = _Spread(source, of_data.elem_type, of_data.rank, flags, row)
+    return write_where(group, node, use.handle, context, "masked-scatter", spread)
+
+
+def _rows(
+    facts: Facts, scope: Scope, mask: str, data: str, source: tuple[object, ...] | None
+) -> tuple[int, str | None]:
+    """The length of the last dim and the flags that the mask repeats along it; (1, None) if not."""
+    node = scope.made_by(mask)
+    dims = facts.types.of(scope, data).dims
+    if node is None or not is_onnx(node, "Expand") or not dims or not source:
+        return 1, None
+    facts.types.need([(scope, node.input[0])])
+    flags = facts.types.of(scope, node.input[0]).dims
+    last = dims[-1]
+    repeats = (
+        flags is not None
+        and len(flags) == len(dims) >= 2
+        and flags[-1] == 1
+        and flags[:-1] == dims[:-1]
+        and None not in flags
+        and facts.same_shape(scope, mask, data)
+    )
+    # The source must fall into whole rows, which its own last dim shows.
+    if not repeats or not isinstance(last, int) or last < 1:
+        return 1, None
+    whole = isinstance(source[-1], int) and source[-1] % last == 0
+    return (last, node.input[0]) if whole else (1, None)
