@@ -252,21 +252,20 @@ def replace_match(
 
 
 def _detach(graph: gs.Graph, tensor: gs.Tensor) -> int:
-    """Remove what makes ``tensor``, and what only fed that; the position of the first removed."""
+    """Remove what makes ``tensor``, and a NonZero that only fed that; where the first one stood."""
     (maker,) = tensor.inputs
-    position = next(number for number, node in enumerate(graph.nodes) if node is maker)
-    maker.outputs.clear()
-    while maker is not None:
-        feeds = list(maker.inputs)
-        maker.inputs.clear()
-        graph.nodes.remove(maker)
-        before = feeds[0].inputs[0] if feeds and feeds[0].inputs else None
-        unused = before is not None and not any(out.outputs for out in before.outputs)
-        maker = before if unused and _is_nonzero(before) else None
-        if maker is not None:
-            position = next(number for number, node in enumerate(graph.nodes) if node is maker)
-            maker.outputs.clear()
-    return position
+    gone = [maker]
+    if not _is_nonzero(maker):
+        source = maker.inputs[0]
+        if len(source.outputs) == 1 and all(out is not source for out in graph.outputs):
+            gone += source.inputs
+    places = [n for n, node in enumerate(graph.nodes) if any(node is each for each in gone)]
+    for place in reversed(places):  # by place: graphsurgeon's nodes compare by content
+        del graph.nodes[place]
+    for node in gone:
+        node.inputs.clear()
+        node.outputs.clear()
+    return places[0]
 
 
 def _function(opset: int) -> Any:

@@ -16,7 +16,8 @@ changes how it is run:
     <!-- exit: 3 -->             the last command ends with this code
 
 Commands that build with TensorRT need ``rtx`` by themselves. ``pip install ... &&`` in front of a
-command, and whole commands that only install, are left out: the environment is installed.
+command, and whole commands that only install, are left out: the environment is installed. So are
+``pytest ...`` and ``.ci/run`` at the beginning of a line, which is the run that runs this.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _INSTALL = re.compile(r"^(?:python -m )?pip install [^&|;\n]*(?:&&\s*)?")
 _BUILDS = re.compile(
     r"--build|nonzero-rewrite build|--trt|polygraphy convert|capability|--unpatched"
 )
-_TEST_SUITE = re.compile(r"^pytest(?: -n \d+)?$")  # this very run
+_TEST_SUITE = re.compile(r"^(?:\w+=\S+ )*(?:pytest\b|\.ci/run\b)")  # this very run
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def script_of(language: str, text: str) -> str:
         commands = [match[1] for match in re.finditer(r"^\$ ((?:.*\\\n)*.*)$", text, re.MULTILINE)]
     elif language == "yaml":
         commands = list(_ci_commands(yaml.safe_load(text)))
+    elif language == "bash":
+        commands = [text]
     else:
         return text
     return "\n".join(filter(None, map(_without_install, commands)))
