@@ -175,8 +175,9 @@ def _inner_nodes(node: gs.Node) -> Iterator[gs.Node]:
 def _reconnect(ends: Any, live: dict[str, gs.Tensor], foreign: dict[str, gs.Tensor]) -> None:
     """Let what an imported body takes from the main graph be the live tensors."""
     for position, tensor in enumerate(ends):
-        if not tensor.is_empty() and foreign.get(tensor.name) is tensor:
-            ends[position] = live.setdefault(tensor.name, tensor)
+        name = tensor.name
+        if not tensor.is_empty() and foreign.get(name) is tensor:
+            ends[position] = live.setdefault(name, tensor)
 
 
 def _need_ir_version(graph: gs.Graph, version: int) -> None:
