@@ -135,7 +135,7 @@ def options_from_json(text: str) -> Options:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             raise PlanError(f"decisions[{number}] has no id")
         wanted = SiteOptions(
-            _optional(entry, "outcome", str),
+            _wish(entry),
             _optional(entry, "backend", str),
             _optional(entry, "max_nonzero", int),
         )
@@ -149,6 +149,20 @@ def options_from_json(text: str) -> Options:
         function=bool(_take(general, "function", bool)),
         sites=sites,
     )
+
+
+def _wish(entry: Mapping[str, Any]) -> str | None:
+    """The outcome that an entry demands; None where it says what the rules made of it anyway.
+
+    Rules may have taken some users from a NonZero that stays; a demand would keep them from it.
+    """
+    outcome: str | None = _optional(entry, "outcome", str)
+    rules, reason = entry.get("rules"), entry.get("reason")
+    if outcome == "plugin" and isinstance(rules, list) and "plugin" in rules:
+        return None
+    if outcome == "left" and reason not in (None, SkipReason.EXCLUDED.name):
+        return None
+    return outcome
 
 
 def _take(data: Any, key: str, kind: type) -> Any:
