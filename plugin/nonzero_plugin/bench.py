@@ -14,6 +14,7 @@ import datetime
 import json
 import math
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _environment(bench: Any, versions: dict[str, str]) -> dict[str, Any]:
+def _environment(
+    bench: Any, versions: dict[str, str], arguments: argparse.Namespace
+) -> dict[str, Any]:
     import cuda.bindings
     from cuda.bindings import driver
 
@@ -58,13 +61,30 @@ def _environment(bench: Any, versions: dict[str, str]) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "card": name.split(b"\0")[0].decode(),
+        "driver": _driver_version(),
         "driver_cuda": f"{supported // 1000}.{supported % 1000 // 10}",
         "nvrtc": ".".join(map(str, nvrtc_version())),
         "python": platform.python_version(),
         "packages": {"cuda-bindings": cuda.bindings.__version__, **dict(sorted(versions.items()))},
         "copy_tb_per_s": round(bench.copy_bytes_per_s / 1e12, 3),
-        "command": " ".join(["python -m nonzero_plugin.bench", *sys.argv[1:]]),
+        "command": _command(arguments),
     }
+
+
+def _driver_version() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.split()[0]
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """The command line, less the names of the files it writes."""
+    skip = {str(arguments.json), str(arguments.plot), "--json", "--plot"}
+    words = [word for word in sys.argv[1:] if word not in skip]
+    return " ".join(["python -m nonzero_plugin.bench", *words])
 
 
 def _dims(log2: int) -> tuple[int, int]:
@@ -97,6 +117,7 @@ def _measure(
                 enqueue()
                 bench.synchronize()
                 num_nonzero = count_of(count.address)
+                bench.warm_up(enqueue, 0.05 if log2 >= 24 else 0.01)
                 row: Row = {
                     "dtype": dtype.name,
                     "log2_items": log2,
@@ -212,7 +233,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 if sys.stderr.isatty():
                     print(f"\r{name} 2^{log2} {density:g}   ", end="", file=sys.stderr)
     return {
-        "environment": {**_environment(bench, peers.versions), "backend": backend.name},
+        "environment": {**_environment(bench, peers.versions, arguments), "backend": backend.name},
         "not_measured": {**peers.missing, **({"sizes": skipped} if skipped else {})},
         "rows": rows,
     }

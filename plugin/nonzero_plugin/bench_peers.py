@@ -15,7 +15,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from nonzero_plugin.bench_measure import Bench, Memory
+from nonzero_plugin.bench_measure import Bench, Memory, count_of
 from nonzero_plugin.device import call
 from nonzero_plugin.dtypes import DType
 
@@ -33,6 +33,12 @@ class Problem:
     def items(self) -> int:
         """Product of the extents."""
         return self.dims[0] * self.dims[1]
+
+
+def _same_count(what: str, count: int, problem: Problem) -> None:
+    """A peer that finds another number of items is not doing the same work."""
+    if count != problem.num_nonzero:
+        raise RuntimeError(f"{what} finds {count} items of {problem}")
 
 
 class Peers:
@@ -108,6 +114,7 @@ class Peers:
             }
 
         x = torch.as_tensor(Input(), device="cuda")
+        _same_count("torch.nonzero", torch.nonzero(x).shape[0], problem)
         time_us = self.bench.call_us(lambda: torch.nonzero(x), stream=0)
         torch.cuda.empty_cache()
         return time_us
@@ -118,6 +125,7 @@ class Peers:
         memory = cupy.cuda.UnownedMemory(problem.address, size, None)
         kind = {1: "?", 2: "e", 4: "f", 8: "q"}[problem.dtype.itemsize]
         x = cupy.ndarray(problem.dims, kind, cupy.cuda.MemoryPointer(memory, 0))
+        _same_count("cupy.nonzero", cupy.nonzero(x)[0].size, problem)
         time_us = self.bench.call_us(lambda: cupy.nonzero(x), stream=0)
         cupy.get_default_memory_pool().free_all_blocks()
         return time_us
@@ -142,9 +150,11 @@ class Peers:
             Memory(8) as count,
             Memory(bytes_needed.value) as storage,
         ):
-            return self.bench.call_us(
+            time_us = self.bench.call_us(
                 lambda: self._require(enqueue(out.address, count.address, storage.address))
             )
+            _same_count("cub::DeviceSelect::If", count_of(count.address), problem)
+            return time_us
 
     @staticmethod
     def _require(code: int) -> None:
@@ -167,4 +177,6 @@ class Peers:
                     *(function, grid, 1, 1, 256, 1, 1, 0, self.bench.stream, arguments, 0),
                 )
 
-            return self.bench.call_us(enqueue, repeats=5)
+            time_us = self.bench.call_us(enqueue, repeats=5)
+            _same_count("the atomic kernel", count_of(count.address), problem)
+            return time_us

@@ -3,25 +3,25 @@
 
 typedef unsigned long long u64;
 
-// Makes about threshold / 2^32 of the items non-zero: one in the lowest bit of each such word.
+// Gives about threshold / 2^32 of the items the value, and the others zero.
 template <typename T>
-__device__ void fill(T *out, u64 items, unsigned threshold, u64 stride, u64 at)
+__device__ void fill(T *out, u64 items, unsigned threshold, u64 value, u64 stride, u64 at)
 {
     for (u64 i = at; i < items; i += stride) {
         u64 x = i + 0x9e3779b97f4a7c15ull;
         x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
         x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-        out[i] = (unsigned)(x >> 31) <= threshold && threshold ? 1 : 0;
+        out[i] = threshold && (unsigned)(x >> 31) <= threshold ? (T)value : 0;
     }
 }
 
-extern "C" __global__ void fill_words(void *out, u64 items, unsigned word_bytes, unsigned threshold)
+extern "C" __global__ void fill_words(void *out, u64 items, unsigned word_bytes, unsigned threshold, u64 value)
 {
     const u64 stride = (u64)gridDim.x * blockDim.x, at = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (word_bytes == 1) fill((unsigned char *)out, items, threshold, stride, at);
-    if (word_bytes == 2) fill((unsigned short *)out, items, threshold, stride, at);
-    if (word_bytes == 4) fill((unsigned *)out, items, threshold, stride, at);
-    if (word_bytes == 8) fill((u64 *)out, items, threshold, stride, at);
+    if (word_bytes == 1) fill((unsigned char *)out, items, threshold, value, stride, at);
+    if (word_bytes == 2) fill((unsigned short *)out, items, threshold, value, stride, at);
+    if (word_bytes == 4) fill((unsigned *)out, items, threshold, value, stride, at);
+    if (word_bytes == 8) fill((u64 *)out, items, threshold, value, stride, at);
 }
 
 extern "C" __global__ void spin(u64 nanoseconds)
