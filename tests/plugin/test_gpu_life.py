@@ -133,6 +133,7 @@ def draw(dtype: DType, dims: tuple[int, ...], density: float, seed: int = 0) -> 
         (DType.BOOL, (1 << 21,)),
         (DType.BOOL, (2, 3, 2, 3, 2, 3, 2, 3)),
         (DType.UINT8, (4, 0, 3)),
+        (DType.UINT8, (40, 41, 3)),
     ],
 )
 def test_the_whole_life(
