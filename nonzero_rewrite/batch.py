@@ -49,6 +49,13 @@ def find_models(paths: Sequence[Path], folder: Path) -> list[tuple[Path, Path]]:
                     f"{found[target]} and {model} would both be written to {target}; "
                     "name a folder that holds both"
                 )
+    sources = {model.resolve() for model in found.values()}
+    for target, model in found.items():
+        if target.resolve() in sources:
+            raise PlanError(
+                f"{model} would be written to {target}, which is one of the models; "
+                "choose another folder"
+            )
     return [(model, target) for target, model in found.items()]
 
 
@@ -57,11 +64,18 @@ def _models_of(path: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
         yield path, Path(path.name)
         return
     inside = folder.resolve()
-    models = [p for p in sorted(path.rglob("*.onnx")) if not p.resolve().is_relative_to(inside)]
+    models = [p for p in models_below(path) if not p.resolve().is_relative_to(inside)]
     if not models:
-        raise ModelLoadError(f"{path}: no .onnx file in this folder")
+        raise ModelLoadError(
+            f"{path}: no .onnx file in this folder; name the models, or the folder that holds them"
+        )
     for model in models:
         yield model, model.relative_to(path)
+
+
+def models_below(folder: Path) -> list[Path]:
+    """The ``.onnx`` files of a folder and of those in it; hidden ones are not meant."""
+    return [path for path in sorted(folder.rglob("*.onnx")) if not path.name.startswith(".")]
 
 
 def rewrite_files(

@@ -14,23 +14,32 @@ from typing import BinaryIO
 from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
-from nonzero_rewrite.errors import ModelWriteError
+from nonzero_rewrite.errors import ModelLoadError, ModelWriteError
 from nonzero_rewrite.load import MAX_PROTOBUF_BYTES, LoadedModel, external_tensors
 
 DATA_CHOICES = ("copy", "link", "relative")
 """What becomes of external data when the output lies in another folder."""
 
 
+_NAME_PART = 40
+"""Characters of a file's name in that of its temporary: at most 160 bytes of the usual 255."""
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A binary file that takes the place of ``path`` when the block ends well, and vanishes if not.
 
+    Until then it lies beside ``path``, under a name that starts with a dot and ends in ``.tmp``.
+
     Raises:
         ModelWriteError: when it cannot be written; what stood at ``path`` is untouched.
     """
+    _check_place(path)
     temporary: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        # A part of the name, since the whole one may already be as long as names can be.
+        prefix = f".{path.name[:_NAME_PART]}."
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -47,6 +56,35 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def _check_place(path: Path) -> None:
+    """Refuse what is no place for a file, before anything is made."""
+    if path.is_dir():
+        raise ModelWriteError(f"{path}: is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise ModelWriteError(
+            f"{path}: is a device or a pipe, which a file would take the place of; name a file"
+        )
+    if not path.parent.is_dir():
+        raise ModelWriteError(
+            f"{path}: its folder {path.parent} does not exist; make it, or choose another one"
+        )
+
+
+def check_output(path: Path | None, *inputs: Path | None) -> None:
+    """Refuse an output early: before the work, not after it.
+
+    Raises:
+        ModelWriteError: ``path`` is no place for a file, or is one of ``inputs``, be it by another
+            name or through a link.
+    """
+    if path is None:
+        return
+    for each in inputs:
+        if each is not None and _same_file(path, each):
+            raise ModelWriteError(f"{path}: is an input of this command; choose another output")
+    _check_place(path)
 
 
 def _use_default_mode(path: Path) -> None:
@@ -91,13 +129,22 @@ def write_model(
         ModelWriteError: when the output cannot be written, would overwrite the input, or would
             replace a data file of another model. Nothing is left half written.
     """
-    if path.is_dir():
-        raise ModelWriteError(f"{path}: is a folder; name a file in it")
-    if path.exists() and path.samefile(source.path) and not in_place:
+    _check_place(path)
+    if in_place and path.is_symlink():
+        raise ModelWriteError(
+            f"{path}: is a link to {path.resolve()}; name that file to replace it in place"
+        )
+    if not in_place and _same_file(path, source.path):
         raise ModelWriteError(
             f"{path}: is the input itself; choose another output, or say --in-place"
         )
-    same_folder = _same_folder(path.parent, source.path.parent)
+    for location in source.data_files:
+        if _same_file(path, source.path.parent / location) or path == path.parent / location:
+            raise ModelWriteError(
+                f"{path}: is the name of the model's data file {location!r}; "
+                "choose another output"
+            )
+    same_folder = _same_file(path.parent, source.path.parent)
     put: tuple[Path, ...] = ()
     relocate = source.data_files and not same_folder
     if relocate and external_data == "relative":
@@ -110,13 +157,27 @@ def write_model(
     data = _serialize(model, path) if changed else None
     if relocate and external_data != "relative":
         put = _place_data(source, path.parent, external_data)
-    with atomic_file(path) as file:
-        if data is not None:
+    if data is None:
+        copy_file(source.path, path)
+    else:
+        with atomic_file(path) as file:
             file.write(data)
-        else:
-            with source.path.open("rb") as original:
-                shutil.copyfileobj(original, file)
     return put
+
+
+def copy_file(original: Path, path: Path) -> None:
+    """Copy a file, whole or not at all.
+
+    Raises:
+        ModelLoadError: ``original`` cannot be read.
+        ModelWriteError: ``path`` cannot be written.
+    """
+    try:
+        data = original.open("rb")
+    except OSError as err:
+        raise ModelLoadError(f"{original}: cannot be read: {err.strerror or err}") from err
+    with data, atomic_file(path) as file:
+        shutil.copyfileobj(data, file, 1 << 22)
 
 
 def _relative(folder: Path, start: Path, path: Path) -> str:
@@ -142,7 +203,7 @@ def _serialize(model: ModelProto, path: Path) -> bytes:
     return data
 
 
-def _same_folder(one: Path, other: Path) -> bool:
+def _same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:
@@ -174,7 +235,6 @@ def _place_data(source: LoadedModel, folder: Path, how: str) -> tuple[Path, ...]
                     "hard links need one file system: use --external-data copy"
                 ) from err
         else:
-            with atomic_file(target) as file, original.open("rb") as data:
-                shutil.copyfileobj(data, file, 1 << 22)
+            copy_file(original, target)
         put.append(target)
     return tuple(put)

@@ -23,6 +23,7 @@ EXIT_USER_ERROR = 1
 EXIT_USAGE = 2
 EXIT_DIFFERENT = 3
 EXIT_BUILD_FAILED = 4
+EXIT_INTERRUPTED = 130
 
 DEFAULT_COMMAND = "rewrite"
 
@@ -46,9 +47,6 @@ def user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         except (NonZeroRewriteError, NonZeroPluginError) as err:
             raise click.ClickException(str(err)) from err
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            sys.exit(130)
 
     return wrapper
 
@@ -64,6 +62,13 @@ class _Group(click.Group):
             return None
         command: click.Command = importlib.import_module(f"nonzero_rewrite.cli.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(EXIT_INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

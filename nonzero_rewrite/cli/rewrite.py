@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +154,13 @@ def command(
     from nonzero_rewrite.cli.account import Account
     from nonzero_rewrite.load import load_model
     from nonzero_rewrite.rewrite import rewrite
-    from nonzero_rewrite.write import write_model, write_text
+    from nonzero_rewrite.write import check_output, write_model, write_text
 
+    if dry_run:
+        check_output(plan, model)
+    else:
+        check_output(output, plan, *input_files)
+    check_output(engine, model, plan, *input_files)
     options = make_options(plan=None if dry_run else plan, **choices)
     source = load_model(model)
     result = rewrite(source.model, options)
@@ -164,10 +172,8 @@ def command(
             account.file("plan", plan)
         account.finish(0)
     assert output is not None
-    original = model
-    if in_place and verify:
-        original = _keep_original(model)
-    try:
+    code = 0
+    with _original(model, keep=in_place and verify) as original:
         for put in write_model(
             result.model,
             source,
@@ -178,30 +184,27 @@ def command(
         ):
             account.file("data", put)
         account.file("patched", output)
-        code = 0
         if verify:
             code = account.verified(_verify(original, output, input_files, options.rules))
-    finally:
-        if original != model:
-            original.unlink(missing_ok=True)
     if engine is not None and code == 0:
         code = account.built(_build(output, engine, model, how), engine)
     account.finish(code)
 
 
-def _keep_original(model: Path) -> Path:
-    """A copy of the model beside it, to compare with after it is replaced."""
-    import shutil
-    import tempfile
+@contextmanager
+def _original(model: Path, keep: bool) -> Iterator[Path]:
+    """The model, or if asked a copy beside it, to compare with after the model is replaced."""
+    from nonzero_rewrite.write import copy_file
 
-    with (
-        tempfile.NamedTemporaryFile(
-            prefix=f".{model.name}.", suffix=".onnx", dir=model.parent, delete=False
-        ) as file,
-        model.open("rb") as data,
-    ):
-        shutil.copyfileobj(data, file)
-    return Path(file.name)
+    if not keep:
+        yield model
+        return
+    copy = model.with_name(f".{model.name[:40]}.{uuid.uuid4().hex}.tmp")
+    try:
+        copy_file(model, copy)
+        yield copy
+    finally:
+        copy.unlink(missing_ok=True)
 
 
 def _verify(

@@ -73,6 +73,9 @@ def command(
     """
     from nonzero_plugin.engine import Engine, refuse_capture, run_engine
 
+    from nonzero_rewrite.write import check_output
+
+    check_output(output, engine, inputs)
     if cuda_graph:
         refuse_capture(engine)
     loaded = Engine(engine, trt)

@@ -59,9 +59,11 @@ def command(*, models: tuple[Path, ...], as_json: bool, **choices: Any) -> None:
 
 
 def _files(models: tuple[Path, ...]) -> Iterator[Path]:
+    from nonzero_rewrite.batch import models_below
+
     for path in models:
         if path.is_dir():
-            found = sorted(path.rglob("*.onnx"))
+            found = models_below(path)
             if not found:
                 click.echo(f"{path}: no .onnx file in this folder", err=True)
             yield from found
