@@ -26,6 +26,7 @@ from nonzero_rewrite.tensor_type import (
     UNKNOWN,
     TensorType,
     is_small,
+    tensor_items,
     tensor_type,
     value_info,
 )
@@ -144,6 +145,8 @@ _SHAPED_BY = {"Reshape": 1, "ConstantOfShape": 0, "Expand": 1}
 """The input whose length is the rank of the output, or for Expand bounds it from below."""
 
 _MAX_ROUNDS = 8
+_MAX_PROPAGATED = 1 << 16
+"""Numbers in one value: shapes have a handful, and axes and indices some thousands."""
 
 
 def _infer_with_ranks(model: ModelProto) -> ModelProto:
@@ -152,7 +155,8 @@ def _infer_with_ranks(model: ModelProto) -> ModelProto:
     The sizes are unknown there, but the length of the shape tensor is the rank. Each round tells
     inference the ranks found so and runs it again, until it learns nothing new.
     """
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    data_prop = _longest_shape(model.graph) <= _MAX_PROPAGATED
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
     for _ in range(_MAX_ROUNDS):
         hints = _rank_hints(inferred.graph)
         if not hints:
@@ -164,8 +168,31 @@ def _infer_with_ranks(model: ModelProto) -> ModelProto:
         for info in inferred.graph.output:
             if info.name in hints:
                 info.CopyFrom(hints[info.name])
-        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=data_prop)
     return inferred
+
+
+def _longest_shape(graph: GraphProto) -> int:
+    """At most how many numbers data propagation would hold for one value.
+
+    It joins what a Concat joins without asking how long that becomes: forty of them that each take
+    the one before twice would fill any memory.
+    """
+    length = {tensor.name: tensor_items(tensor) for tensor in graph.initializer}
+    longest = 0
+    for node in graph.node:
+        lengths = [length.get(name, 1) for name in node.input]
+        constant = _constant_tensor(node)
+        if constant is not None:
+            made = tensor_items(constant)
+        elif node.op_type == "Concat":
+            made = sum(lengths)
+        else:
+            made = max(lengths, default=1)
+        longest = max(longest, made)
+        for name in node.output:
+            length[name] = made
+    return longest
 
 
 def _rank_hints(graph: GraphProto) -> dict[str, ValueInfoProto]:

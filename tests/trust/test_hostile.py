@@ -58,6 +58,36 @@ def test_a_constant_ladder_is_folded_once_a_rung(op_type: str) -> None:
     assert time.monotonic() - started < SECONDS
 
 
+def test_joined_shapes_do_not_grow_in_onnx_inference() -> None:
+    nodes = [
+        constant("v", np.array([1, 2])),
+        *ladder("Concat", "v", 60, axis=0),
+        helper.make_node("TopK", ["x", "rung59"], ["m", "places"]),
+        nonzero("m"),
+    ]
+    started = time.monotonic()
+    assert rewrite_model(model_of(nodes, {"x": ["n"]})).plan.decisions[0].outcome == "plugin"
+    assert time.monotonic() - started < SECONDS
+
+
+def test_two_versions_of_the_operators_are_refused() -> None:
+    model = model_of([nonzero("x")], {"x": ["n"]})
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 13))
+    with pytest.raises(UnsupportedModelError) as caught:
+        rewrite_model(model)
+    assert str(caught.value) == (
+        "the model imports 2 versions of the ONNX operators (13, 17), so its nodes have no one "
+        "meaning; export it again"
+    )
+
+
+def test_a_mark_on_a_foreign_node_of_that_name_means_nothing() -> None:
+    foreign = helper.make_node("NonZero", ["x"], ["i"], domain="elsewhere")
+    foreign.metadata_props.add(key="nonzero_rewrite.site", value="indices")
+    model = model_of([foreign, nonzero("x")], {"x": ["n"]})
+    assert [d.outcome for d in rewrite_model(model).plan.decisions] == ["plugin"]
+
+
 def nonzero(mask: str) -> NodeProto:
     return helper.make_node("NonZero", [mask], ["indices"], name="nz")
 
