@@ -35,12 +35,14 @@ class Chain:
         context: facts to prove conditions by.
         data: what is written into.
         update: what is written; ``root`` is the value behind it once reshapes are looked through.
+        through: operators that are looked through.
     """
 
     group: Group
     context: Context
     data: str
     update: str
+    through: tuple[str, ...] = ("Expand", "Reshape", "Slice")
     root: str = ""
     order: list[NodeProto] = field(default_factory=list)
     gathers: dict[str, str] = field(default_factory=dict)  # GatherND's output -> what it reads
@@ -54,7 +56,12 @@ class Chain:
         """The vector that ``name`` equals if it is written whole; see ``scatter``'s text."""
         scope = self.group.scope
         node = scope.made_by(name)
-        while node is not None and self._is_vector() and self._keeps_vector(node):
+        while (
+            node is not None
+            and is_onnx(node, *self.through)
+            and self._is_vector()
+            and self._keeps_vector(node)
+        ):
             name = node.input[0]
             node = scope.made_by(name)
         return name

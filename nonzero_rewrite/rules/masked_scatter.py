@@ -15,6 +15,7 @@ Runs only when asked for: TensorRT for RTX 1.7.1 builds the CumSum, older parser
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,11 +82,14 @@ def masked_scatter(group: Group, use: Use, context: Context) -> Verdict:
     if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
         return NO_MATCH
     data = node.input[0]
-    source = Chain(group, context, data, node.input[2]).root
+    # Not through Expand: it may spread a shorter source over all places.
+    source = Chain(group, context, data, node.input[2], through=("Reshape", "Slice")).root
     facts.types.need([(scope, data), (scope, source), (scope, group.mask)])
     of_data, of_source = facts.types.of(scope, data), facts.types.of(scope, source)
     if of_data.rank is None or of_data.rank != facts.types.of(scope, group.mask).rank:
         return near_miss("the mask does not select single items")
+    if _depends_on(scope, source, group.aliases):
+        return near_miss("what is written is computed from the indices")
     if of_source.rank is None or of_source.elem_type != of_data.elem_type:
         return near_miss("the type of what is written is not known")
     if context.opset < _CUMSUM_OPSET:
@@ -93,6 +97,12 @@ def masked_scatter(group: Group, use: Use, context: Context) -> Verdict:
     row, flags = _rows(facts, scope, group.mask, data, of_source.dims)
     spread = _Spread(source, of_data.elem_type, of_data.rank, flags, row)
     return write_where(group, node, use.handle, context, "masked-scatter", spread)
+
+
+def _depends_on(scope: Scope, name: str, values: Mapping[str, bool]) -> bool:
+    """True when ``name`` is computed from one of ``values``."""
+    above = scope.ancestors([name], lambda value: value in values)
+    return any(each in values for handle in above for each in scope.inputs_of(handle))
 
 
 def _rows(

@@ -115,3 +115,25 @@ def test_near_misses_name_the_condition(model: onnx.ModelProto, condition: str) 
     (decision,) = rewritten(model).plan.decisions
     assert decision.outcome == "plugin"
     assert condition in dict(decision.near_misses)["masked-scatter"]
+
+
+def test_a_short_source_spread_by_expand_is_no_source() -> None:
+    """Expand may repeat one item for every place: only its result has them all."""
+    model = masked_scatter(["a", "b"], ["a", "b"], ["k"])
+    graph = model.graph
+    graph.node[2].CopyFrom(helper.make_node("Expand", ["source", "count"], ["flat"]))
+    order = [0, 1, 3, 4, 2, 5, 6]
+    nodes = [onnx.NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    assert [d.outcome for d in rewritten(model).plan.decisions] == ["plugin"]
+
+
+def test_a_source_made_from_the_indices_keeps_them() -> None:
+    model = masked_scatter(["a", "b"], ["a", "b"], [64])
+    graph = model.graph
+    graph.node[2].CopyFrom(helper.make_node("Cast", ["idx"], ["floats"], to=TensorProto.FLOAT))
+    graph.node.insert(3, helper.make_node("Reshape", ["floats", "minus"], ["flat"]))
+    (decision,) = rewritten(model).plan.decisions
+    assert decision.outcome == "plugin"
+    assert "from the indices" in dict(decision.near_misses)["masked-scatter"]
