@@ -247,9 +247,12 @@ class Context:
         if tensor.on_host:
             return np.array(self._host[tensor.name])
         buffer = self._outputs[tensor.name]
-        if buffer.shape is None:
+        shape = buffer.shape
+        if shape is None:  # it need not tell again what no data decides
+            shape = tuple(self._context.get_tensor_shape(tensor.name))
+        if min(shape, default=0) < 0 or not buffer.address:
             raise EngineRunError(f"TensorRT told no shape for output {tensor.name!r}")
-        array: Array = np.empty(buffer.shape, tensor.dtype)
+        array: Array = np.empty(shape, tensor.dtype)
         if array.nbytes:
             self._cuda.to_host(array.ctypes.data, buffer.address, array.nbytes, self._stream)
             self._cuda.synchronize(self._stream)

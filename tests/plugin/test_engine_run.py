@@ -78,6 +78,14 @@ def test_b20_nothing_everything_and_back_on_one_context(
         assert cuda.allocations == before, "memory is kept from run to run"
 
 
+def test_a_shape_that_is_not_told_is_asked_for(cuda: FakeCuda, trt: Any, engine_file: Path) -> None:
+    trt.tells_shapes = False
+    with pytest.raises(EngineRunError, match="told no shape for output 'indices'"):
+        run_engine(engine_file, {"x": matrix(HITS)}, trt=trt)
+    trt.shape_of_output = (3, 2)  # an output that no data decides
+    assert run_engine(engine_file, {"x": matrix(HITS)}, trt=trt).outputs["indices"].shape == (3, 2)
+
+
 def test_several_contexts_at_once_and_timing(cuda: FakeCuda, trt: Any, engine_file: Path) -> None:
     result = run_engine(engine_file, {"x": matrix(HITS)}, trt=trt, contexts=3, repeat=4)
     assert result.timing is not None and result.timing.runs == 4
