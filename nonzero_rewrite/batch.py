@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +25,8 @@ from nonzero_rewrite.file_task import (
 )
 
 logger = logging.getLogger(__name__)
+
+_INTERRUPTED = 130
 
 _SEVERITY = (0, EXIT_BUILD_FAILED, EXIT_ERROR, EXIT_DIFFERENT)
 """Exit codes from harmless to grave: a wrong result is worse than none."""
@@ -118,6 +122,22 @@ def rewrite_files(
     return [results[number] for number in range(len(tasks))]
 
 
+def _die_quietly() -> None:
+    """Ctrl-C reaches every process of the terminal; an idle one has nothing to say about it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _interruptible(work: Callable[[FileTask], FileResult], task: FileTask) -> FileResult:
+    """``work`` that takes its temporary files along when it is interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return work(task)
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)  # the parent was interrupted too and speaks for all
+    finally:
+        _die_quietly()
+
+
 def _failure(task: FileTask, what: str, started: float) -> FileResult:
     seconds = round(time.monotonic() - started, 3)
     error = f"{task.source}: {what}; run this model alone to see more"
@@ -137,12 +157,16 @@ class _Workers:
         try:
             process = self._free.get_nowait()
         except queue.Empty:
-            process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            process = ProcessPoolExecutor(
+                1,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_die_quietly,
+            )
             with self._lock:
                 self._all.add(process)
         started = time.monotonic()
         try:
-            result = process.submit(rewrite_file, task).result()
+            result = process.submit(_interruptible, rewrite_file, task).result()
         except BrokenProcessPool:
             process.shutdown(wait=False)
             return _failure(

@@ -13,7 +13,7 @@ from typing import Any
 
 from nonzero_plugin.contract import BACKENDS, DEFAULT_BACKEND
 from polygraphy.logger import G_LOGGER
-from polygraphy.tools.args import OnnxLoadArgs, TrtRunnerArgs
+from polygraphy.tools.args import ModelArgs, OnnxLoadArgs, TrtRunnerArgs
 from polygraphy.tools.args import util as args_util
 from polygraphy.tools.args.base import BaseArgs, BaseRunnerArgs
 from polygraphy.tools.script import make_invocable
@@ -97,6 +97,7 @@ class NonZeroTrtRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
 
     Depends on:
 
+        - ModelArgs
         - NonZeroRewriteArgs
         - OnnxLoadArgs
         - TrtRunnerArgs
@@ -112,6 +113,12 @@ class NonZeroTrtRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
         Polygraphy's own groups write the script, so that all their options count; for that time,
         what they load is the rewritten model.
         """
+        model_type = self.arg_groups[ModelArgs].model_type
+        if not model_type.is_onnx() and not model_type.is_tf():
+            G_LOGGER.critical(
+                f"--trt-nonzero rewrites ONNX models, and this is of type {model_type}; --trt "
+                "takes a patched model or an engine and finds the plugin by itself"
+            )
         original = self.arg_groups[OnnxLoadArgs]
         self.arg_groups[OnnxLoadArgs] = _RewrittenOnnx(original, self.arg_groups)
         try:

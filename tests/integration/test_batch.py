@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -185,6 +187,30 @@ def test_a_process_that_dies_costs_one_model(
     assert "unexpected ZeroDivisionError: a bug" in results[3].error
     assert "in _dies" in caplog.text  # the traceback of a fault of ours is kept
     assert sorted(map(id, seen)) == sorted(map(id, results))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for a process group")
+def test_an_interrupt_leaves_whole_files_and_no_traceback(tmp_path: Path) -> None:
+    done = subprocess.Popen(
+        [sys.executable, "-m", "nonzero_rewrite", MODELS, "-O", "out", "-j", "2", "--verify"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/*.onnx")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(done.pid, signal.SIGINT)
+    _, errors = done.communicate(timeout=60)
+    assert done.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in errors
+    written = [path.name for path in (tmp_path / "out").iterdir()]
+    assert all(name.endswith(".onnx") and not name.startswith(".") for name in written)
+    for name in written:
+        onnx.checker.check_model(onnx.load(tmp_path / "out" / name))
 
 
 def test_only_inexact_rules_get_a_tolerance() -> None:

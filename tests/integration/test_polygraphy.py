@@ -166,6 +166,13 @@ def test_what_a_user_can_fix_is_one_sentence(
     assert "Traceback" not in done.stdout
 
 
+def test_an_engine_is_for_trt(tmp_path: Path) -> None:
+    (tmp_path / "x.engine").write_bytes(b"")
+    done = polygraphy("run", "x.engine", "--trt-nonzero", folder=tmp_path)
+    assert done.returncode == 1
+    assert "[!] --trt-nonzero rewrites ONNX models, and this is of type engine" in done.stdout
+
+
 def test_a_missing_tensorrt_is_one_sentence(patched: Path, tmp_path: Path) -> None:
     (tmp_path / "tensorrt.py").write_text("raise ImportError('not here')\n")
     done = polygraphy(
