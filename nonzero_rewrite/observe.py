@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 from nonzero_plugin import contract
 
@@ -37,6 +39,11 @@ class Mask:
     def key(self) -> str:
         """The node's name, or the output's where the node has none."""
         return self.node or self.indices
+
+    def as_nonzero(self, indices: Any) -> np.ndarray:
+        """The node's indices as NonZero-13 gives them: INT64, ``[rank, num_nonzero]``."""
+        array = np.asarray(indices)
+        return array.T.astype(np.int64) if self.rank_last else array.astype(np.int64)
 
 
 def find_masks(model: onnx.ModelProto) -> tuple[Mask, ...]:

@@ -103,7 +103,7 @@ class InputSearch:
         selected, goals = [], set()
         for position, mask in enumerate(self._masks):
             looked_at = np.asarray(self._value(mask.input, values, feeds))
-            indices = np.asarray(values[mask.indices])
+            indices = mask.as_nonzero(values[mask.indices])
             selected.append((int(indices.shape[-1]), int(looked_at.size)))
             goals |= mask_goals(position, looked_at, indices)
         shapes = tuple(shapes_of(values[n]) for n in self._outputs)

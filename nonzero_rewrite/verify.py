@@ -247,7 +247,7 @@ class _Comparison:
             if ours is None:
                 self.selected.append(Selection(mask.key, mask.input, case.name, selected, items))
                 continue
-            expected = np.asarray(left[mask.indices])
+            expected = mask.as_nonzero(left[mask.indices])
             promise = ours.max_nonzero
             beyond = promise is not None and selected > promise
             if beyond:

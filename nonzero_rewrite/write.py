@@ -6,6 +6,7 @@ import contextlib
 import filecmp
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         temporary = None
     except OSError as err:
         raise ModelWriteError(
-            f"{path}: cannot be written: {err.strerror or err}; choose another place or make room"
+            f"{path}: cannot be written: {_words(err)}; choose another place or make room"
         ) from err
     finally:
         if temporary is not None:
@@ -60,16 +61,27 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 def _check_place(path: Path) -> None:
     """Refuse what is no place for a file, before anything is made."""
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    except OSError as err:
+        raise ModelWriteError(f"{path}: cannot be written: {_words(err)}; choose another") from err
+    if stat.S_ISDIR(mode):
         raise ModelWriteError(f"{path}: is a folder; name a file in it")
-    if path.exists() and not path.is_file():
+    if not stat.S_ISREG(mode):
         raise ModelWriteError(
             f"{path}: is a device or a pipe, which a file would take the place of; name a file"
         )
     if not path.parent.is_dir():
         raise ModelWriteError(
-            f"{path}: its folder {path.parent} does not exist; make it, or choose another one"
+            f"{path}: cannot be written: its folder {path.parent} does not exist; make it, or "
+            "choose another one"
         )
+
+
+def _words(err: OSError) -> str:
+    return err.strerror or str(err)
 
 
 def check_output(path: Path | None, *inputs: Path | None) -> None:
@@ -141,8 +153,7 @@ def write_model(
     for location in source.data_files:
         if _same_file(path, source.path.parent / location) or path == path.parent / location:
             raise ModelWriteError(
-                f"{path}: is the name of the model's data file {location!r}; "
-                "choose another output"
+                f"{path}: is the name of the model's data file {location!r}; choose another output"
             )
     same_folder = _same_file(path.parent, source.path.parent)
     put: tuple[Path, ...] = ()
@@ -175,7 +186,7 @@ def copy_file(original: Path, path: Path) -> None:
     try:
         data = original.open("rb")
     except OSError as err:
-        raise ModelLoadError(f"{original}: cannot be read: {err.strerror or err}") from err
+        raise ModelLoadError(f"{original}: cannot be read: {_words(err)}") from err
     with data, atomic_file(path) as file:
         shutil.copyfileobj(data, file, 1 << 22)
 
@@ -225,13 +236,15 @@ def _place_data(source: LoadedModel, folder: Path, how: str) -> tuple[Path, ...]
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as err:
-            raise ModelWriteError(f"{target.parent}: cannot be made: {err.strerror}") from err
+            raise ModelWriteError(
+                f"{target.parent}: cannot be made: {_words(err)}; choose another place"
+            ) from err
         if how == "link":
             try:
                 os.link(original.resolve(), target)
             except OSError as err:
                 raise ModelWriteError(
-                    f"{target}: cannot be linked to {original}: {err.strerror or err}; "
+                    f"{target}: cannot be linked to {original}: {_words(err)}; "
                     "hard links need one file system: use --external-data copy"
                 ) from err
         else:
