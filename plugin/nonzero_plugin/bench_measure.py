@@ -12,8 +12,8 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from nonzero_plugin import compile as compiler
-from nonzero_plugin.device import _attribute, call, current_context
+from nonzero_plugin.compile import compile_source, target_for
+from nonzero_plugin.device import call, compute_capability, current_context
 from nonzero_plugin.dtypes import DType
 
 Enqueue = Callable[[], None]
@@ -24,11 +24,8 @@ ONE = {DType.FLOAT16: 0x3C00, DType.BFLOAT16: 0x3F80, DType.FLOAT: 0x3F800000}
 def compile_peers(target: str) -> bytes:
     """Machine code of ``kernels/peers.cu``, not cached."""
     source = (files("nonzero_plugin") / "kernels" / "peers.cu").read_bytes()
-    ours, compiler.kernel_source = compiler.kernel_source, lambda: source  # type: ignore[assignment]
-    try:
-        return compiler._compile(target, (f"--gpu-architecture={target}", "--std=c++17"))
-    finally:
-        compiler.kernel_source = ours
+    options = (f"--gpu-architecture={target}", "--std=c++17")
+    return compile_source(source, "peers.cu", target, options)
 
 
 class Bench:
@@ -39,10 +36,7 @@ class Bench:
         self.repeats = repeats
         current_context()
         self.device = call(driver.cuCtxGetDevice)
-        capability = 10 * _attribute("COMPUTE_CAPABILITY_MAJOR", self.device) + _attribute(
-            "COMPUTE_CAPABILITY_MINOR", self.device
-        )
-        self.target = compiler.target_for(capability)
+        self.target = target_for(compute_capability(self.device))
         self._module = call(driver.cuModuleLoadData, compile_peers(self.target))
         self.stream = int(call(driver.cuStreamCreate, 1))
         self._start, self._end = call(driver.cuEventCreate, 0), call(driver.cuEventCreate, 0)

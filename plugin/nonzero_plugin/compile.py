@@ -146,11 +146,19 @@ def _key(options: tuple[str, ...]) -> str:
 
 
 def _compile(target: str, options: tuple[str, ...]) -> bytes:
+    return compile_source(kernel_source(), SOURCE_NAME, target, options)
+
+
+def compile_source(source: bytes, name: str, target: str, options: tuple[str, ...]) -> bytes:
+    """Machine code or PTX of any source, not cached; ``name`` is what messages call it.
+
+    Raises:
+        BackendUnavailableError: when NVRTC cannot be loaded.
+        KernelCompileError: when it refuses the source.
+    """
     nvrtc = _nvrtc()
     program = _checked(
-        nvrtc.nvrtcCreateProgram(kernel_source(), SOURCE_NAME.encode(), 0, [], []),
-        nvrtc,
-        "nvrtcCreateProgram",
+        nvrtc.nvrtcCreateProgram(source, name.encode(), 0, [], []), nvrtc, "nvrtcCreateProgram"
     )
     try:
         result = nvrtc.nvrtcCompileProgram(
@@ -162,7 +170,7 @@ def _compile(target: str, options: tuple[str, ...]) -> bytes:
             nvrtc.nvrtcGetProgramLog(program, text)
             message = text.rstrip(b"\0 ").decode(errors="replace")
             raise KernelCompileError(
-                f"NVRTC cannot compile {SOURCE_NAME} for {target}: "
+                f"NVRTC cannot compile {name} for {target}: "
                 f"{message.splitlines()[0] if message else result[0]}",
                 options=options,
                 log=message,

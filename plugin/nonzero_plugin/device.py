@@ -94,9 +94,17 @@ def current_context() -> Any:
     return context
 
 
-def _attribute(name: str, device: Any) -> int:
+def device_attribute(name: str, device: Any) -> int:
+    """The ``CU_DEVICE_ATTRIBUTE_<name>`` of a device."""
     attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
     return int(call(driver.cuDeviceGetAttribute, attribute, device))
+
+
+def compute_capability(device: Any) -> int:
+    """90 for 9.0."""
+    return 10 * device_attribute("COMPUTE_CAPABILITY_MAJOR", device) + device_attribute(
+        "COMPUTE_CAPABILITY_MINOR", device
+    )
 
 
 @dataclass(frozen=True)
@@ -132,13 +140,10 @@ def load_kernels(dtype: DType, config: NonZeroConfig, *, wide: bool) -> Kernels:
 
 def _load(defines: dict[str, int]) -> Kernels:
     device = call(driver.cuCtxGetDevice)
-    capability = 10 * _attribute("COMPUTE_CAPABILITY_MAJOR", device) + _attribute(
-        "COMPUTE_CAPABILITY_MINOR", device
-    )
-    image = compile_kernel(target_for(capability), defines)
+    image = compile_kernel(target_for(compute_capability(device)), defines)
     module = call(driver.cuModuleLoadData, image)
     functions = {name: call(driver.cuModuleGetFunction, module, name.encode()) for name in _KERNELS}
-    processors = _attribute("MULTIPROCESSOR_COUNT", device)
+    processors = device_attribute("MULTIPROCESSOR_COUNT", device)
     resident = {
         name: processors
         * int(call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, BLOCK_THREADS, 0))

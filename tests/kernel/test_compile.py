@@ -242,5 +242,12 @@ def test_the_folder_follows_the_platform(tmp_path: Path, monkeypatch: pytest.Mon
         assert compiler.cache_folder() == tmp_path / "nonzero-rewrite" / "kernels"
 
 
+def test_the_benchmarks_kernels_compile() -> None:
+    from nonzero_plugin.bench_measure import compile_peers
+
+    image = compile_peers("sm_90")
+    assert all(name in image for name in (b"fill_words", b"spin", b"atomic_rows"))
+
+
 def test_the_kernel_includes_nothing() -> None:
     assert b"#include" not in compiler.kernel_source()

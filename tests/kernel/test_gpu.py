@@ -77,21 +77,16 @@ class Hog:
     """Holds every multiprocessor for a while."""
 
     def __init__(self, device: Device) -> None:
-        from nonzero_plugin import compile as compiler
-        from nonzero_plugin.device import _attribute, current_context
+        from nonzero_plugin.compile import compile_source, target_for
+        from nonzero_plugin.device import compute_capability, current_context, device_attribute
 
         self.driver = device.driver
         context_device = call(self.driver.cuCtxGetDevice)
         assert current_context()
-        self.processors = _attribute("MULTIPROCESSOR_COUNT", context_device)
-        capability = 10 * _attribute("COMPUTE_CAPABILITY_MAJOR", context_device) + _attribute(
-            "COMPUTE_CAPABILITY_MINOR", context_device
-        )
-        source, compiler.kernel_source = compiler.kernel_source, lambda: SPIN
-        try:
-            image = compiler.compile_kernel(compiler.target_for(capability), {"SPIN": 1})
-        finally:
-            compiler.kernel_source = source
+        self.processors = device_attribute("MULTIPROCESSOR_COUNT", context_device)
+        target = target_for(compute_capability(context_device))
+        options = (f"--gpu-architecture={target}",)
+        image = compile_source(SPIN, "spin.cu", target, options)
         self.module = call(self.driver.cuModuleLoadData, image)
         self.function = call(self.driver.cuModuleGetFunction, self.module, b"spin")
 
