@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import NoReturn
 
 from nonzero_rewrite.errors import ModelLoadError, PlanError
 from nonzero_rewrite.file_task import (
@@ -106,7 +107,7 @@ def rewrite_files(
         return []
     results: dict[int, FileResult] = {}
     workers = _Workers()
-    threads = ThreadPoolExecutor(min(jobs, len(tasks)))
+    threads = ThreadPoolExecutor(min(jobs, len(tasks)), initializer=_hold_interrupts)
     try:
         running = {threads.submit(workers.run, task): n for n, task in enumerate(tasks)}
         for done in as_completed(running):
@@ -122,18 +123,36 @@ def rewrite_files(
     return [results[number] for number in range(len(tasks))]
 
 
+def _hold_interrupts() -> None:
+    """Processes started from this thread get an interrupt when they are ready to end quietly."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
 def _die_quietly() -> None:
     """Ctrl-C reaches every process of the terminal; an idle one has nothing to say about it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _stop_work(number: int, frame: object) -> NoReturn:
+    """As Python's own handler, but what is interrupted then has nowhere to say so.
+
+    The parent was interrupted too and speaks for all.
+    """
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    raise KeyboardInterrupt
 
 
 def _interruptible(work: Callable[[FileTask], FileResult], task: FileTask) -> FileResult:
     """``work`` that takes its temporary files along when it is interrupted."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _stop_work)
     try:
         return work(task)
     except KeyboardInterrupt:
-        os._exit(_INTERRUPTED)  # the parent was interrupted too and speaks for all
+        os._exit(_INTERRUPTED)
     finally:
         _die_quietly()
 
