@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -102,6 +102,7 @@ class Facts:
     types: Types
     opset: int
     ir_version: int
+    _folded: dict[tuple[Scope, str], NDArray[np.generic]] = field(default_factory=dict)
 
     def constant(self, scope: Scope, name: str) -> NDArray[np.generic] | None:
         """The value of ``name`` when it follows from constants alone; at most 65536 items."""
@@ -112,16 +113,20 @@ class Facts:
         scope: Scope,
         name: str,
         depth: int,
-        known: dict[tuple[int, str], NDArray[np.generic] | None],
+        known: dict[tuple[Scope, str], NDArray[np.generic] | None],
     ) -> NDArray[np.generic] | None:
         """As ``constant``; a value that many ways lead to is computed once, kept in ``known``."""
         owner = scope.owner(name)
         if owner is None or depth > _MAX_DEPTH:
             return None
-        key = (id(owner), name)
+        key = (owner, name)
+        if key in self._folded:
+            return self._folded[key]
         if key not in known:
             known[key] = None  # a value that follows from itself
-            known[key] = self._computed(owner, name, depth, known)
+            known[key] = value = self._computed(owner, name, depth, known)
+            if value is not None:  # edits keep what a name means; a type may still become known
+                self._folded[key] = value
         return known[key]
 
     def _computed(
@@ -129,7 +134,7 @@ class Facts:
         owner: Scope,
         name: str,
         depth: int,
-        known: dict[tuple[int, str], NDArray[np.generic] | None],
+        known: dict[tuple[Scope, str], NDArray[np.generic] | None],
     ) -> NDArray[np.generic] | None:
         tensor = owner.initializers.get(name)
         if tensor is not None:
