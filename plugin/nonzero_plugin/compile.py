@@ -11,7 +11,9 @@ Machine code is run unseen, so a folder is used only when no other user can writ
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
+import importlib.util
 import logging
 import os
 import stat
@@ -28,6 +30,8 @@ from nonzero_plugin.errors import BackendUnavailableError, KernelCompileError
 
 CACHE_VARIABLE = "NONZERO_REWRITE_CACHE_DIR"
 SOURCE_NAME = "nonzero.cu"
+OLDEST_CAPABILITY = 75
+"""Turing, the oldest that TensorRT 10 runs on."""
 _SCHEMA = 1
 """Counts up when an entry's layout or the options below change meaning."""
 _MAGIC = b"nonzero-cubin\n"
@@ -48,6 +52,7 @@ def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
 
+        _preload_nvrtc()
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as err:  # the loader of the library raises RuntimeErrors
         raise BackendUnavailableError(
@@ -55,6 +60,29 @@ def _nvrtc() -> Any:
             "install it with: pip install 'nonzero-rewrite[cuda13]' (CUDA 12: [cuda12])"
         ) from err
     return nvrtc
+
+
+@cache
+def _preload_nvrtc() -> None:
+    """Load NVRTC from NVIDIA's wheel for a cuda-python that does not look there by itself.
+
+    Versions without ``cuda.pathfinder`` (12.6) ask the system's loader once, by name, and never
+    again; a library that is loaded already is found by its name.
+    """
+    if importlib.util.find_spec("cuda.pathfinder"):
+        return
+    try:
+        spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ImportError:
+        return
+    pattern = "bin/nvrtc64_*.dll" if sys.platform == "win32" else "lib/libnvrtc.so.*"
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for library in sorted(Path(folder).glob(pattern)):
+            if ".alt." not in library.name:
+                try:
+                    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+                except OSError as err:
+                    log.info("%s cannot be loaded: %s", library, err)
 
 
 def _checked(result: tuple[Any, ...], nvrtc: Any, what: str) -> Any:
@@ -77,15 +105,14 @@ def nvrtc_version() -> tuple[int, int]:
 
 
 def supported_architectures() -> tuple[int, ...]:
-    """The compute capabilities NVRTC makes machine code for: 75, 80, ... ascending.
+    """The compute capabilities from 7.5 up NVRTC makes machine code for: 75, 80, ... ascending.
 
     Raises:
         BackendUnavailableError: when NVRTC cannot be loaded.
     """
     nvrtc = _nvrtc()
-    return tuple(
-        sorted(int(arch) for arch in _checked(nvrtc.nvrtcGetSupportedArchs(), nvrtc, "nvrtc"))
-    )
+    known = sorted(int(arch) for arch in _checked(nvrtc.nvrtcGetSupportedArchs(), nvrtc, "nvrtc"))
+    return tuple(arch for arch in known if arch >= OLDEST_CAPABILITY)
 
 
 def target_for(capability: int) -> str:
@@ -103,9 +130,14 @@ def target_for(capability: int) -> str:
     older = [arch for arch in known if arch < capability]
     if not older:
         version = ".".join(map(str, nvrtc_version()))
+        remedy = (
+            "the plugin runs on 7.5 and up, as TensorRT 10 does"
+            if capability < OLDEST_CAPABILITY
+            else "install an older NVRTC (nonzero-rewrite[cuda12])"
+        )
         raise KernelCompileError(
-            f"NVRTC {version} compiles for compute capability {known[0] / 10} and up, this device "
-            f"has {capability / 10}; install an older NVRTC (nonzero-rewrite[cuda12])"
+            f"NVRTC {version} compiles the kernel for compute capability {known[0] / 10} and up, "
+            f"this device has {capability / 10}; {remedy}"
         )
     return f"compute_{older[-1]}"
 

@@ -231,8 +231,14 @@ def test_a_newer_device_gets_code_its_driver_can_compile() -> None:
     known = supported_architectures()
     assert compiler.target_for(known[0]) == f"sm_{known[0]}"
     assert compiler.target_for(known[-1] + 30) == f"compute_{known[-1]}"
-    with pytest.raises(KernelCompileError, match=r"this device has 5\.2; install an older NVRTC"):
+    with pytest.raises(KernelCompileError, match=r"this device has 5\.2; the plugin runs on 7\.5"):
         compiler.target_for(52)
+
+
+def test_a_device_that_nvrtc_has_dropped_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "supported_architectures", lambda: (90, 100))
+    with pytest.raises(KernelCompileError, match=r"8\.9; install an older NVRTC"):
+        compiler.target_for(89)
 
 
 def test_the_folder_follows_the_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
