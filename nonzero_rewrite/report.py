@@ -43,7 +43,7 @@ def render_plan(plan: RewritePlan, console: Console, *, would: bool = False) -> 
     console.print(f"{total} NonZero found; {verb}{counts}{shared}", highlight=False)
     table = _table("NonZero", "mask", "would become" if would else "became", "rules")
     leaders: set[str | None] = set()
-    for group in _grouped(plan.decisions):
+    for group in grouped(plan.decisions):
         first = group[0]
         place = f"{first.site.graph}/" if first.site.graph else ""
         name = escape(place + first.site.node)
@@ -106,7 +106,8 @@ def _size(path: Path) -> str:
     raise AssertionError("unreachable")
 
 
-def _grouped(decisions: Sequence[Decision]) -> list[list[Decision]]:
+def grouped(decisions: Sequence[Decision]) -> list[list[Decision]]:
+    """Each by itself or, where they are more than ``MAX_ROWS``, those that differ in name alone."""
     if len(decisions) <= MAX_ROWS:
         return [[decision] for decision in decisions]
     groups: dict[object, list[Decision]] = {}

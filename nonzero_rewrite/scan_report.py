@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from nonzero_rewrite.report import render_blockers, render_plan
+from nonzero_rewrite.find import Site
+from nonzero_rewrite.report import MAX_ROWS, grouped, render_blockers, render_plan
 from nonzero_rewrite.rewrite import RewriteResult
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-MAX_DETAILS = 24
 
 
 def render_scan(path: Path, result: RewriteResult, console: Console, *, brief: bool) -> None:
@@ -26,16 +25,19 @@ def render_scan(path: Path, result: RewriteResult, console: Console, *, brief: b
     render_plan(plan, console, would=True)
     render_blockers(result.blockers, console)
     if not brief:
-        for site in result.sites[:MAX_DETAILS]:
-            chain = " <- ".join(site.mask_from) or "?"
-            users = ", ".join(site.consumers) or "nobody"
-            console.print(
-                f"  {escape(site.node)}: {escape(chain)}; used by {escape(users)}", highlight=False
-            )
-            if site.trace:
-                console.print(f"    {escape(site.trace)}", style="dim", highlight=False)
-        if len(result.sites) > MAX_DETAILS:
-            console.print(
-                f"  ... and {len(result.sites) - MAX_DETAILS} more in --json", highlight=False
-            )
+        groups = [[decision.site for decision in group] for group in grouped(plan.decisions)]
+        for sites in groups[:MAX_ROWS]:
+            _details(sites[0], len(sites) - 1, console)
+        if len(groups) > MAX_ROWS:
+            more = sum(map(len, groups[MAX_ROWS:]))
+            console.print(f"  ... and {more} more in --json", highlight=False)
     console.print()
+
+
+def _details(site: Site, more: int, console: Console) -> None:
+    chain = " <- ".join(site.mask_from) or "?"
+    users = ", ".join(site.consumers) or "nobody"
+    name = f"{site.node} and {more} more" if more else site.node
+    console.print(f"  {escape(name)}: {escape(chain)}; used by {escape(users)}", highlight=False)
+    if site.trace:
+        console.print(f"    {escape(site.trace)}", style="dim", highlight=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 from xml.etree import ElementTree
 
 from nonzero_rewrite.verification import Outcome, Selection, Verification
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 MAX_DIFFERENCES_SHOWN = 5
 MAX_ROWS = 24
 """Rows of a table; the JSON report has all."""
+_Item = TypeVar("_Item")
 _WORDS = {
     Outcome.EQUAL: "[green]equal[/green]",
     Outcome.DIFFERENT: "[red]DIFFERENT[/red]",
@@ -63,13 +65,18 @@ def _print_outputs(result: Verification, console: Console) -> None:
     if not result.outputs:
         return
     table = _table("output", "equal in", "first difference")
+    wrong = [output for output in result.outputs if output.unstable or not output.ok]
+    right = [output for output in result.outputs if output.ok and not output.unstable]
     # What is wrong must not be among the rows left out.
-    for output in sorted(result.outputs, key=lambda output: output.ok)[:MAX_ROWS]:
+    for output in wrong[:MAX_ROWS]:
         note = "differs between two runs of the original" if output.unstable else output.difference
         cells = output.name, f"{output.equal} of {output.cases} cases", note
         table.add_row(*(safe(cell, console) for cell in cells))
+    for group in _groups(right, len(result.outputs), key=lambda output: output.cases):
+        cells = _name(group, group[0].name), f"{group[0].equal} of {group[0].cases} cases", ""
+        table.add_row(*(safe(cell, console) for cell in cells))
     console.print(table)
-    _print_rest(len(result.outputs), "outputs", console)
+    _print_rest(len(wrong), "outputs differ, which", console)
 
 
 def _print_masks(result: Verification, console: Console) -> None:
@@ -77,13 +84,34 @@ def _print_masks(result: Verification, console: Console) -> None:
         return
     table = _table("NonZero", "none", "some", "all", "selected (searched and given cases)")
     searched = {case.name for case in result.cases if case.origin != "edge"}
-    for cover in result.coverage[:MAX_ROWS]:
+    groups = _groups(
+        result.coverage,
+        len(result.coverage),
+        key=lambda cover: (cover.none, cover.some, cover.all, cover.note),
+    )
+    for group in groups[:MAX_ROWS]:
+        cover = group[0]
         rows = [s for s in result.selected if s.node == cover.node and s.case in searched]
         marks = ("yes" if flag else "-" for flag in (cover.none, cover.some, cover.all))
-        cells = cover.node, *marks, cover.note or selected_text(rows)
+        selected = selected_text(rows) if len(group) == 1 else ""
+        cells = _name(group, cover.node), *marks, cover.note or selected
         table.add_row(*(safe(cell, console) for cell in cells))
     console.print(table)
-    _print_rest(len(result.coverage), "NonZero", console)
+    _print_rest(sum(map(len, groups[MAX_ROWS:])) + MAX_ROWS, "NonZero", console)
+
+
+def _groups(
+    items: Sequence[_Item], total: int, key: Callable[[_Item], Hashable]
+) -> list[list[_Item]]:
+    """Each by itself or, where ``total`` is more than fits, those of one ``key`` together."""
+    groups: dict[Hashable, list[_Item]] = {}
+    for number, item in enumerate(items):
+        groups.setdefault(key(item) if total > MAX_ROWS else number, []).append(item)
+    return list(groups.values())
+
+
+def _name(group: Sequence[object], first: str) -> str:
+    return first if len(group) == 1 else f"{first} and {len(group) - 1} more"
 
 
 def _print_rest(count: int, what: str, console: Console) -> None:

@@ -108,7 +108,7 @@ def main() -> None:
     """Rewrite ONNX NonZero so that TensorRT and TensorRT for RTX build the model.
 
     \b
-    nonzero-rewrite MODEL -o PATCHED              rewrite a model
-    nonzero-rewrite MODEL -o PATCHED --verify     ... and compare both in onnxruntime
-    nonzero-rewrite MODEL -o PATCHED --build ENGINE   ... and build an engine
+    nonzero-rewrite MODEL -o OUT                  rewrite a model,
+    nonzero-rewrite MODEL -o OUT --verify         compare both in onnxruntime,
+    nonzero-rewrite MODEL -o OUT --build ENGINE   build an engine
     """
