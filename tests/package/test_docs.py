@@ -166,11 +166,14 @@ def test_commands_of(name: str, gpu: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_of(document: Path) -> None:
-    """Links inside the repository lead somewhere; reasons are given for what is not run."""
+def test_form_of(document: Path) -> None:
+    """Links inside the repository lead somewhere, and no command hides from this module."""
     text = document.read_text("utf-8")
     for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+)", text):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+    assert not re.search(r"^    (?:\$ |nonzero-rewrite |polygraphy )", text, re.MULTILINE), (
+        "commands belong into a block that is run"
+    )
     for block in blocks_of(text):
         assert block.not_run != "REASON"
 
