@@ -59,8 +59,8 @@ def holds_plugin(path: Path) -> bool:
     """Whether a file is an ONNX model that imports our domain, or an engine with our layers."""
     try:
         with path.open("rb") as file:
-            if path.suffix.lower() in _ENGINE_SUFFIXES:
-                return _mentions(file, OP_TYPE.encode())
+            if path.suffix.lower() != ".onnx" and _mentions(file, OP_TYPE.encode()):
+                return True
             return any(
                 field == _OPSET_IMPORT and DOMAIN.encode() in file.read(size)
                 for field, size in _fields(file)
@@ -82,8 +82,13 @@ def _uses_tensorrt(argv: Sequence[str]) -> bool:
 
 
 def _files(argv: Sequence[str]) -> Iterator[str]:
-    suffixes = (".onnx", *_ENGINE_SUFFIXES)
-    return (word for word in argv if word.lower().endswith(suffixes) and not word.startswith("-"))
+    """What may be a model or an engine; Polygraphy takes them by any name."""
+    other = (".py", ".json", ".npz", ".yaml", ".so", ".dll")
+    return (
+        word
+        for word in argv
+        if not word.startswith("-") and not word.lower().endswith(other) and Path(word).is_file()
+    )
 
 
 def _mentions(file: BinaryIO, text: bytes) -> bool:

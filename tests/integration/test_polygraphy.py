@@ -246,9 +246,14 @@ def test_a_file_that_is_no_model_needs_no_plugin(tmp_path: Path) -> None:
         assert not holds_plugin(path)
     path.write_bytes(data)
     assert holds_plugin(path)
-    engine = tmp_path / "x.engine"
-    engine.write_bytes(b"")
-    assert not holds_plugin(engine)
+    for name in ("x.engine", "x.bin"):
+        other = tmp_path / name
+        other.write_bytes(b"")
+        assert not holds_plugin(other)
+        other.write_bytes(b"\xffplan\0NonZeroPlugin\0")
+        assert holds_plugin(other)
+    other.write_bytes(data)  # a model by another name
+    assert needs_plugin(["run", str(other), "--trt", "--model-type", "onnx"])
 
 
 @pytest.mark.parametrize("name", ["moe_block", "early_exit", "keypoints"])
