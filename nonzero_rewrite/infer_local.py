@@ -37,7 +37,7 @@ def resolve(
     ``known`` gives the types that need no walk. The rules are those of ONNX's shape inference.
     """
     found: dict[str, TensorType] = {}
-    walked: dict[int, Sequence[str]] = {}
+    walked: dict[int, tuple[str, NodeProto, str, Sequence[str]]] = {}
     producer, nodes, stack = scope.producer, scope.nodes, [name]
     while stack:
         value = stack.pop()
@@ -56,37 +56,40 @@ def resolve(
         kind = _KIND.get(node.op_type)
         if kind is None or not is_onnx(node, node.op_type):
             return {}
-        inputs = node.input if kind in _ALL_INPUTS else node.input[:1]
-        walked[handle] = inputs
-        stack.extend(inputs)
+        inputs = node.input[:] if kind in _ALL_INPUTS else node.input[:1]
+        walked[handle] = (kind, node, value, inputs)
+        stack += inputs
     for handle in sorted(walked):
-        types = [found.get(each) for each in walked[handle]]
-        if None in types:  # a node list out of order
+        kind, node, value, inputs = walked[handle]
+        try:
+            types = [found[each] for each in inputs]
+        except KeyError:  # a node list out of order
             return {}
-        result = _apply(nodes[handle], types)  # type: ignore[arg-type]
+        result = types[0] if kind == "same" else _apply(kind, node, types)
         if result is None:
             return {}
-        found[nodes[handle].output[0]] = result
+        found[value] = result
     return found
 
 
-def _apply(node: NodeProto, types: list[TensorType]) -> TensorType | None:
-    kind = _KIND[node.op_type]
+def _apply(kind: str, node: NodeProto, types: list[TensorType]) -> TensorType | None:
     if kind == "cast":
         return TensorType(int_attribute(node, "to", 0), types[0].dims)
-    if kind == "same":
-        return types[0]
     dims = broadcast(types)
     if dims is None:
         return None
     if kind == "compare":
         return TensorType(TensorProto.BOOL, dims)
-    return TensorType(types[-1].elem_type, dims)
+    last = types[-1]
+    return last if dims is last.dims else TensorType(last.elem_type, dims)
 
 
 def broadcast(types: list[TensorType]) -> tuple[Dim, ...] | None:
     """The shape that all broadcast to, None where they cannot."""
-    widest = max((of.dims or () for of in types), key=len)
+    widest = types[0].dims or ()
+    for of in types[1:]:
+        if of.dims is not None and len(of.dims) > len(widest):
+            widest = of.dims
     if all(of.dims == widest or of.dims in _ONE_ITEM for of in types):
         return widest
     rank = len(widest)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from nonzero_plugin.contract import DOMAIN, OP_TYPE
 from onnx import ModelProto, NodeProto
@@ -361,11 +362,13 @@ class _Rewriter:
     # -- marks ---------------------------------------------------------------------------------
 
     def _mark(self) -> None:
+        for scope in self._all_scopes():
+            for handle in scope.of_type("NonZero"):
+                self._unmark(scope.nodes[handle])  # a mark that somebody else left
         for name, _, _, node in identified(self.scopes):
             if len(node.input) == len(node.output) == 1 and node.input[0] and node.output[0]:
                 set_metadata(node, SITE_KEY, name)
             else:
-                self._unmark(node)  # a mark that somebody else left
                 self.decisions.append(Decision(self.sites[name], "left", (), SkipReason.MALFORMED))
 
     def _tag(self, node: NodeProto) -> str:
@@ -418,6 +421,13 @@ class _Rewriter:
                 "the model imports no version of the ONNX operators, so its nodes have no meaning; "
                 "export it again"
             )
+        versions = {e.version for e in self.model.opset_import if e.domain in ("", "ai.onnx")}
+        if len(versions) > 1:
+            raise UnsupportedModelError(
+                f"the model imports {len(versions)} versions of the ONNX operators "
+                f"({', '.join(map(str, sorted(versions)))}), so its nodes have no one meaning; "
+                "export it again"
+            )
         for function in self.model.functions:
             if function.name == OP_TYPE and function.domain != DOMAIN:
                 raise UnsupportedModelError(
@@ -441,26 +451,31 @@ class _Rewriter:
             if name in scope.initializers and not scope.is_input(name) and not scope.is_used(name)
         }
         if freed:
-            tensors = scope.proto.initializer
-            for number in reversed(range(len(tensors))):
-                if tensors[number].name in freed:
-                    del tensors[number]
+            _drop(scope.proto.initializer, freed)
 
     def _update_value_info(self, scope: Scope) -> None:
         """Drop types of values that are gone; add those of the plugin's outputs."""
         proto = scope.proto
         gone = {name for node in scope.removed() for name in node.output}
         gone -= scope.producer.keys()
-        for number in reversed(range(len(proto.value_info))):
-            if proto.value_info[number].name in gone:
-                del proto.value_info[number]
-        known = {info.name for info in proto.value_info}
+        known = _drop(proto.value_info, gone)
         for node in (scope.nodes[handle] for handle in scope.of_type(OP_TYPE)):
             if is_ours(node):
                 for name in node.output:
                     if name not in known and not scope.is_output(name):
                         of = self.context.facts.types.of(scope, name)
                         proto.value_info.append(value_info(name, of))
+
+
+def _drop(entries: Any, names: set[str]) -> set[str]:
+    """Remove the protobuf entries that are called so, at once; returns the names of the others."""
+    all_names = [entry.name for entry in entries]
+    gone = [name in names for name in all_names]
+    if any(gone):
+        in_order = iter(gone)
+        entries.sort(key=lambda _: next(in_order))
+        del entries[len(gone) - sum(gone) :]
+    return set(all_names) - names
 
 
 def onnx_opset(model: ModelProto) -> int:
