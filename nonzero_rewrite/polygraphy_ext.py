@@ -119,6 +119,7 @@ class NonZeroTrtRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
                 f"--trt-nonzero rewrites ONNX models, and this is of type {model_type}; --trt "
                 "takes a patched model or an engine and finds the plugin by itself"
             )
+        _warn_of_missing_tensorrt()  # no error: --gen-script may be for another machine
         original = self.arg_groups[OnnxLoadArgs]
         self.arg_groups[OnnxLoadArgs] = _RewrittenOnnx(original, self.arg_groups)
         try:
@@ -169,6 +170,23 @@ def _register() -> None:
         register(polygraphy_flavour())
     except NonZeroPluginError as err:
         G_LOGGER.warning(f"NonZeroPlugin is not registered: {err}{_other_flavour()}")
+
+
+def _warn_of_missing_tensorrt() -> None:
+    from importlib.util import find_spec
+
+    from nonzero_plugin import NonZeroPluginError
+
+    from nonzero_rewrite.polygraphy_gate import polygraphy_flavour
+
+    try:
+        name = polygraphy_flavour()
+    except NonZeroPluginError as err:
+        G_LOGGER.warning(str(err))
+        return
+    if find_spec(name) is None:
+        how = "pip install 'nonzero-rewrite[rtx]'" if name == "tensorrt_rtx" else "install TensorRT"
+        G_LOGGER.warning(f"{name} is not installed: {how}{_other_flavour()}")
 
 
 def _other_flavour() -> str:

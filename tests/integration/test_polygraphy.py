@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,17 @@ def path_with(folder: Path) -> str:
     import os
 
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt") is not None, reason="tensorrt is installed"
+)
+def test_trt_nonzero_without_tensorrt_says_what_to_do(tmp_path: Path) -> None:
+    done = polygraphy("run", MOE, "--trt-nonzero", folder=tmp_path, rtx=False)
+    lines = [line for line in done.stdout.splitlines() if "tensorrt is not installed" in line]
+    assert len(lines) == 1, done.stdout
+    if importlib.util.find_spec("tensorrt_rtx"):
+        assert "set POLYGRAPHY_USE_TENSORRT_RTX=1" in lines[0]
 
 
 def test_other_commands_import_nothing_heavy(patched: Path, tmp_path: Path) -> None:
