@@ -206,8 +206,8 @@ def table(result: dict[str, Any]) -> str:
         "",
         f"{data['weights_bytes'] / 2**30:.0f} GiB of external weights: {data['rewrite_s']:.3f} s, "
         f"the data file opened {data['weights_opened']} times, peak memory grew by {memory}.",
-        f"Goals: ratio at most {GOAL_NODES} with 100k nodes, types declared and one in a thousand a "
-        f"NonZero; {GOAL_WEIGHTS} with 50 MB of weights.",
+        f"Goals: ratio at most {GOAL_NODES} with 100k nodes, types declared, one in a thousand "
+        f"a NonZero; {GOAL_WEIGHTS} with 50 MB of weights.",
     ]
     return "\n".join(lines)
 
