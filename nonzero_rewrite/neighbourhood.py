@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -18,6 +19,9 @@ MAX_PER_ROW = 3
 BOX_WIDTH, BOX_HEIGHT = 134, 40
 GAP_X, GAP_Y = 10, 30
 _NAME_CHARS = 20
+
+_Makers = ChainMap[str, int]
+"""Tensor name to the number of the node that makes it; the innermost graph first."""
 
 
 @dataclass
@@ -41,13 +45,16 @@ class Neighbourhood:
     def __init__(self, model: ModelProto) -> None:
         self.nodes: list[_Node] = []
         self._by_output: dict[str, int] = {}
-        self._walk(model.graph, "", {})
+        self._stands_for: dict[str, int] = {}
+        self._walk(model.graph, "", ChainMap())
         for number, node in enumerate(self.nodes):
+            for name in filter(None, node.metadata.get(REPLACES_KEY, "").split(",")):
+                self._stands_for.setdefault(name, number)
             for parent in node.parents:
                 self.nodes[parent].users.append(number)
 
-    def _walk(self, graph: GraphProto, path: str, outer: dict[str, int]) -> dict[str, int]:
-        known = dict(outer) if path else outer
+    def _walk(self, graph: GraphProto, path: str, outer: _Makers) -> _Makers:
+        known = outer.new_child()
         for position, proto in enumerate(graph.node):
             node = _Node(proto, node_label(proto, position), path)
             parents = [known[name] for name in proto.input if name in known]
@@ -75,9 +82,8 @@ class Neighbourhood:
         same = self._by_output.get(original.proto.output[0])
         if same is not None and is_onnx(self.nodes[same].proto, "NonZero"):
             return [same]
-        for position, node in enumerate(self.nodes):
-            if original.label in node.metadata.get(REPLACES_KEY, "").split(","):
-                return [position]
+        if original.label in self._stands_for:
+            return [self._stands_for[original.label]]
         # Not needed any more: the nodes that rules put where its neighbours were.
         names = {n for near in other.around([number]) for n in other.nodes[near].proto.output}
         names |= set(original.proto.input)
