@@ -9,33 +9,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
-from helpers.graphs import ops, parse, perm, plugins
-
-from nonzero_rewrite.cli import main
-
-TEXT = """g (float[n,4] x, float[n,4] w) => (float[k] y, int64[2,j] z) {
-    [score_nz] a = NonZero(x) [turn] t = Transpose(a) [pick] y = GatherND(x, t)
-    [box_nz] z = NonZero(w) }"""
-PLAIN = "g (float[n] x) => (float[n] y) { y = Neg(x) }"
+from helpers.command import PLAIN, TEXT, call, load, save
+from helpers.graphs import ops, perm, plugins
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return save(tmp_path / "model.onnx", TEXT)
-
-
-def save(path: Path, text: str, **settings: object) -> Path:
-    path.write_bytes(parse(text, **settings).SerializeToString())  # type: ignore[arg-type]
-    return path
-
-
-def call(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args], catch_exceptions=False)
-
-
-def load(path: Path) -> onnx.ModelProto:
-    return onnx.load(path)
 
 
 # -- rewrite ---------------------------------------------------------------------------------------
@@ -233,60 +213,6 @@ def test_a_dry_run_says_what_the_run_does(path: Path, tmp_path: Path) -> None:
     dry = json.loads(call(path, "--dry-run", "--json").stdout)
     wet = json.loads(call(path, "-o", tmp_path / "out.onnx", "--json").stdout)
     assert dry["decisions"] == wet["decisions"] and dry["changed"] == wet["changed"]
-
-
-# -- scan ------------------------------------------------------------------------------------------
-
-
-def test_scan_a_folder(path: Path, tmp_path: Path) -> None:
-    save(tmp_path / "plain.onnx", PLAIN)
-    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
-    result = call("scan", tmp_path, "--json")
-    entries = json.loads(result.stdout)
-    assert result.exit_code == 0 and [len(e["decisions"]) for e in entries] == [2, 0]
-    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
-    text = call("scan", tmp_path)
-    assert "score_nz" in text.stdout and "plain.onnx: no NonZero" in text.stdout.replace("\n", "")
-
-
-def test_scan_goes_on_after_a_broken_file(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "a_broken.onnx").write_bytes(b"no")
-    result = call("scan", tmp_path, "--json")
-    entries = json.loads(result.stdout)
-    assert result.exit_code == 1 and "error" in entries[0] and len(entries[1]["decisions"]) == 2
-    assert "a_broken.onnx" in result.stderr
-
-
-# -- restore ---------------------------------------------------------------------------------------
-
-
-def test_restore(path: Path, tmp_path: Path) -> None:
-    out, back = tmp_path / "out.onnx", tmp_path / "back.onnx"
-    call(path, "-o", out)
-    result = call("restore", out, "-o", back)
-    assert result.exit_code == 0 and "2 NonZeroPlugin became NonZero" in result.stdout
-    assert ops(load(back)) == ["NonZero", "Transpose", "GatherND", "NonZero"]
-    assert b"nonzero_rewrite" not in back.read_bytes()
-    assert call("verify", path, back).exit_code == 0
-
-
-def test_restore_of_a_plain_model_is_a_copy(path: Path, tmp_path: Path) -> None:
-    back = tmp_path / "back.onnx"
-    result = call("restore", path, "-o", back)
-    assert result.exit_code == 0 and "No NonZeroPlugin found" in result.stdout
-    assert back.read_bytes() == path.read_bytes()
-
-
-def test_restore_of_a_masked_write_takes_the_marks_off(tmp_path: Path) -> None:
-    text = """g (float[n] x, bool[n] m) => (float[n] y) <float v = {1.0}, int64[1] one = {1}> {
-        i = NonZero(m) t = Transpose(i) s = Shape(i) k = Gather(s, one) u = Expand(v, k)
-        y = ScatterND(x, t, u) }"""
-    path = save(tmp_path / "write.onnx", text)
-    out, back = tmp_path / "out.onnx", tmp_path / "back.onnx"
-    call(path, "-o", out)
-    assert b"nonzero_rewrite" in out.read_bytes()
-    assert call("restore", out, "-o", back).exit_code == 0
-    assert b"nonzero_rewrite" not in back.read_bytes() and ops(load(back)) == ["Where"]
 
 
 # -- the installed command -------------------------------------------------------------------------

@@ -11,51 +11,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.external import TEXT, external, save
 from helpers.graphs import array, parse
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from nonzero_rewrite import rewrite_model
 from nonzero_rewrite.errors import ModelLoadError, ModelWriteError
 from nonzero_rewrite.load import load_model
 from nonzero_rewrite.rewrite import rewrite
 from nonzero_rewrite.write import write_model
-
-TEXT = """g (float[n,4] x) => (float[k] y, float[n,8] z) {
-    m = Greater(x, h) i = NonZero(m) t = Transpose <perm = [1, 0]> (i) y = GatherND(x, t)
-    a = MatMul(x, w) z = Add(a, b) }"""
-
-
-def external(name: str, array: np.ndarray, location: str, offset: int) -> TensorProto:
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=array.shape)
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", array.nbytes)):
-        tensor.external_data.add(key=key, value=str(value))
-    return tensor
-
-
-def save(folder: Path, location: str = "weights.bin", hole: int = 0) -> Path:
-    """Three tensors in one file at offsets, and one more that takes no room on the disk."""
-    model = parse(TEXT)
-    data = folder / location
-    data.parent.mkdir(parents=True, exist_ok=True)
-    with data.open("wb") as file:
-        for name, value in (
-            ("h", np.array(0.5, np.float32)),
-            ("w", np.arange(32, dtype=np.float32).reshape(4, 8)),
-            ("b", np.ones(8, np.float32)),
-        ):
-            file.seek(-(-file.tell() // 4096) * 4096)
-            model.graph.initializer.append(external(name, value, location, file.tell()))
-            file.write(value.tobytes())
-        if hole:
-            tensor = external("huge", np.zeros(0, np.float32), location, file.tell())
-            tensor.dims[0] = hole // 4
-            tensor.external_data[2].value = str(hole)
-            model.graph.initializer.append(tensor)
-            file.truncate(file.tell() + hole)
-    path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    return path
 
 
 def patch(path: Path, output: Path, how: str = "copy") -> tuple[Path, ...]:
@@ -171,79 +135,6 @@ def test_another_data_file_of_that_name_is_not_replaced(tmp_path: Path) -> None:
         patch(path, output)
     assert (output.parent / "weights.bin").read_bytes() == b"of another model"
     assert not output.exists() and len(list(output.parent.iterdir())) == 1
-
-
-def test_missing_data(tmp_path: Path) -> None:
-    path = save(tmp_path)
-    (tmp_path / "weights.bin").unlink()
-    with pytest.raises(ModelLoadError, match=r"'weights\.bin' is missing; put it beside the model"):
-        load_model(path)
-
-
-@pytest.mark.parametrize("location", ["../weights.bin", "/weights.bin", "a/../../weights.bin"])
-def test_data_outside_of_the_folder(tmp_path: Path, location: str) -> None:
-    path = save(tmp_path)
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        tensor.external_data[0].value = location
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(ModelLoadError, match="lies outside the model's folder"):
-        load_model(path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("location", "", "external data without a file name"),
-        ("offset", "-4", "with offset '-4', which is no size"),
-        ("length", "1e3", "with length '1e3', which is no size"),
-    ],
-)
-def test_broken_references(tmp_path: Path, key: str, value: str, message: str) -> None:
-    path = save(tmp_path)
-    model = onnx.load(path, load_external_data=False)
-    for entry in model.graph.initializer[0].external_data:
-        if entry.key == key:
-            entry.value = value
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(ModelLoadError, match=f"tensor 'h' has {message}|{message}"):
-        load_model(path)
-
-
-def as_constant(model: ModelProto, tensor: TensorProto) -> None:
-    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c0"], value=tensor))
-
-
-def in_function(model: ModelProto, tensor: TensorProto) -> None:
-    node = onnx.helper.make_node("Constant", [], ["c0"], value=tensor)
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    function = onnx.helper.make_function("local", "F", [], ["c0"], [node], opsets)
-    model.functions.append(function)
-
-
-def in_a_list(model: ModelProto, tensor: TensorProto) -> None:
-    node = onnx.helper.make_node("Custom", [], ["c0"], domain="other")
-    node.attribute.add(name="many", type=onnx.AttributeProto.TENSORS).tensors.append(tensor)
-    model.graph.node.insert(0, node)
-
-
-def in_a_branch(model: ModelProto, tensor: TensorProto) -> None:
-    branch = onnx.helper.make_graph([], "b", [], [], initializer=[tensor])
-    model.graph.node.append(
-        onnx.helper.make_node("If", ["c"], ["q"], then_branch=branch, else_branch=branch)
-    )
-
-
-@pytest.mark.parametrize("place", [as_constant, in_function, in_a_list, in_a_branch])
-def test_every_place_of_external_data_is_found(tmp_path: Path, place: object) -> None:
-    model = parse("g (float[n] x) => (int64[1,k] y) { y = NonZero(x) }")
-    place(model, external("deep", np.ones(4, np.float32), "deep.bin", 0))  # type: ignore[operator]
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(ModelLoadError, match=r"'deep\.bin' is missing"):
-        load_model(path)
-    (tmp_path / "deep.bin").write_bytes(bytes(16))
-    assert load_model(path).data_files == ("deep.bin",)
 
 
 def test_a_link_that_leaves_the_folder(tmp_path: Path) -> None:
