@@ -191,15 +191,19 @@ def test_a_constant_condition_on_a_branch_with_external_weights(tmp_path: Path) 
     assert_runs_equal(path, output)
 
 
-def test_over_two_gigabytes_in_one_file_is_named() -> None:
-    from nonzero_rewrite import write
+def test_over_two_gigabytes_in_one_file_is_named(tmp_path: Path) -> None:
+    source = load_model(save(tmp_path))
 
-    class Large:
+    class TooLarge:
+        graph = source.model.graph
+
         def SerializeToString(self) -> bytes:
             raise ValueError("Message onnx.ModelProto exceeds maximum protobuf size of 2GB")
 
+    output = tmp_path / "out.onnx"
     with pytest.raises(ModelWriteError, match="2 GiB or more must keep its weights in external"):
-        write._serialize(Large(), Path("out.onnx"))  # type: ignore[arg-type]
+        write_model(TooLarge(), source, output)  # type: ignore[arg-type]
+    assert not output.exists()
 
 
 def test_embedded_weights_stay_embedded(tmp_path: Path) -> None:
