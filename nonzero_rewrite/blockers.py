@@ -15,7 +15,7 @@ from nonzero_rewrite.graph import Scope, attribute, is_onnx
 
 _UNBUILDABLE = {
     "NonMaxSuppression": "TensorRT-RTX has no implementation of NonMaxSuppression",
-    "RoiAlign": "TensorRT-RTX's parser asks for a plugin that it does not find",
+    "RoiAlign": "TensorRT-RTX makes its RoiAlign plugin only on a machine with a GPU",
     "Unique": "TensorRT-RTX has no implementation of Unique",
 }
 

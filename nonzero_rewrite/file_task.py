@@ -138,7 +138,7 @@ def _run(task: FileTask, facts: dict[str, Any]) -> tuple[int, str]:
             differs = verification.outcome.value == "different"
             return (EXIT_DIFFERENT if differs else EXIT_ERROR), verification.reason
     if task.engine is not None:
-        return _build(task, task.engine, facts)
+        return _build(task, task.engine, result.plan.leftovers, facts)
     return 0, ""
 
 
@@ -156,13 +156,18 @@ def _verify(task: FileTask) -> Verification:
     )
 
 
-def _build(task: FileTask, engine: Path, facts: dict[str, Any]) -> tuple[int, str]:
+def _build(task: FileTask, engine: Path, leftovers: int, facts: dict[str, Any]) -> tuple[int, str]:
     from dataclasses import replace
 
     from nonzero_plugin.build import BuildOptions, build_engine
 
     _make_folder(engine.parent)
-    options = replace(task.build or BuildOptions(), original=task.source)
+    options = replace(
+        task.build or BuildOptions(),
+        original=task.source,
+        backend=task.options.backend,
+        leftovers=leftovers,
+    )
     try:
         facts["engine"] = build_engine(task.target, engine, options).engine
     except NonZeroPluginError as err:

@@ -89,6 +89,11 @@ class RewritePlan:
         """How many NonZero have this outcome."""
         return sum(decision.outcome == outcome for decision in self.decisions)
 
+    @property
+    def leftovers(self) -> int:
+        """How many NonZero stay NonZero in the main graph, where TensorRT may still build them."""
+        return sum(d.outcome == "left" and not d.site.graph for d in self.decisions)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {

@@ -187,6 +187,7 @@ def command(
         if verify:
             code = account.verified(_verify(original, output, input_files, options.rules))
     if engine is not None and code == 0:
+        how |= {"backend": options.backend, "leftovers": result.plan.leftovers}
         code = account.built(_build(output, engine, model, how), engine)
     account.finish(code)
 

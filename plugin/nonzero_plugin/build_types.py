@@ -27,6 +27,8 @@ class BuildOptions:
         bf16: weakly typed BF16, TensorRT 10 only.
         max_nonzero: node name (``"*"``: all others) to the promised most non-zero elements.
         unpatched: serve ONNX NonZero nodes, TensorRT for RTX only.
+        leftovers: ONNX NonZero nodes that the rewriter left at the top level; TensorRT for RTX
+            serves them as with ``unpatched``, TensorRT has its own NonZero for them.
         backend: backend of those unpatched nodes.
         original: the model before rewriting, recorded in the sidecar.
         command: the command line recorded in the sidecar.
@@ -45,6 +47,7 @@ class BuildOptions:
     bf16: bool = False
     max_nonzero: Mapping[str, int] = field(default_factory=dict)
     unpatched: bool = False
+    leftovers: int = 0
     backend: str = DEFAULT_BACKEND
     original: Path | None = None
     command: str = ""

@@ -50,6 +50,10 @@ def build(model_path: Path, engine_path: Path, options: BuildOptions, emit: Emit
     if build_config.serves_functions_only(trt) and not options.unpatched:
         options = replace(options, unpatched=True)
         emit("note", text=build_config.FUNCTIONS_ONLY)
+    if options.leftovers and is_rtx(trt) and not options.unpatched:
+        options = replace(options, unpatched=True)
+        note = f"{options.leftovers} NonZero that were left alone are served where they stand"
+        emit("note", text=note)
     register(trt, unpatched=options.unpatched, backend=options.backend)
     facts = _Build(trt, model_path, engine_path, options, emit).run()
     return {**facts, "seconds": round(time.perf_counter() - started, 3)}

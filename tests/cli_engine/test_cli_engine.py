@@ -265,3 +265,16 @@ def test_progress_is_for_terminals(
     printed = capsys.readouterr()
     assert not printed.out and "kept for the result" not in printed.err
     assert ("TensorRT: write" in printed.err) is terminal
+
+
+@pytest.mark.rtx
+def test_what_the_rewriter_leaves_at_the_top_is_served_where_it_stands(tmp_path: Path) -> None:
+    """TensorRT for RTX has no NonZero of its own, so a build after a rewrite brings one."""
+    engine = tmp_path / "out.engine"
+    result = invoke(
+        Path(__file__).parents[2] / "models" / "yolo_score_head.onnx",
+        *("-o", str(tmp_path / "out.onnx"), "--skip", "/NonZero_1", "--build", str(engine)),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert engine.exists()
+    assert "1 NonZero that were left alone are served where they stand" in result.stdout
