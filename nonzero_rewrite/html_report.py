@@ -173,33 +173,46 @@ def _sites(left: onnx.ModelProto, right: onnx.ModelProto | None) -> Iterable[str
     before = Neighbourhood(left)
     after = None if right is None else Neighbourhood(right)
     sites = list(before.nonzeros())
-    if not sites:
+    shown = set()
+    parts = []
+    for number in sites[:MAX_PICTURES]:
+        node = before.nodes[number]
+        figures = [_figure("before", before.svg([number], f"{node.label} before"))]
+        if after is not None:
+            kind, centres = after.counterparts(before, number)
+            shown.update(centres)
+            picture = after.svg(centres, f"{node.label} after") if centres else ""
+            figures.append(_figure(f"after: {kind}", picture))
+        parts.append(_section(node.label, node.path, figures))
+    drawn = len(parts)
+    if after is not None:
+        new = [number for number in after.plugins() if number not in shown]
+        for number in new[: max(MAX_PICTURES - drawn, 0)]:
+            node = after.nodes[number]  # the original has it in a model-local function
+            picture = after.svg([number], f"{node.label} after")
+            figures = [
+                _figure("before: in a model-local function", ""),
+                _figure("after: served by NonZeroPlugin", picture),
+            ]
+            parts.append(_section(node.label, node.path, figures))
+    if not parts:
         return
     yield "<h2>Each NonZero, before and after</h2>"
     yield (
         '<p class="soft">What feeds it is above, what uses it below; constants are left out. '
         "Dotted ends go on outside the picture.</p>"
     )
-    for number in sites[:MAX_PICTURES]:
-        node = before.nodes[number]
-        where = f" in {node.path}" if node.path else ""
-        yield f'<section class="site"><h3>{_code(node.label)}{safe(where)}</h3><div class="pair">'
-        yield _figure("before", before.svg([number], f"{node.label} before"))
-        if after is not None:
-            centres = after.counterparts(before, number)
-            kind = _what(after, centres)
-            picture = after.svg(centres, f"{node.label} after") if centres else ""
-            yield _figure(f"after: {kind}", picture)
-        yield "</div></section>"
-    if len(sites) > MAX_PICTURES:
-        yield f"<p>{len(sites) - MAX_PICTURES} more NonZero are not drawn.</p>"
+    yield from parts
+    if len(sites) > drawn:
+        yield f"<p>{len(sites) - drawn} more NonZero are not drawn.</p>"
 
 
-def _what(after: Neighbourhood, centres: Sequence[int]) -> str:
-    types = {after.nodes[number].proto.op_type for number in centres}
-    if "NonZeroPlugin" in types:
-        return "served by NonZeroPlugin"
-    return "left as it is" if "NonZero" in types else "not needed any more"
+def _section(label: str, path: str, figures: Sequence[str]) -> str:
+    where = f" in {path}" if path else ""
+    return (
+        f'<section class="site"><h3>{_code(label)}{safe(where)}</h3>'
+        f'<div class="pair">{"".join(figures)}</div></section>'
+    )
 
 
 def _figure(caption: str, svg: str) -> str:

@@ -48,8 +48,9 @@ class Neighbourhood:
         self._stands_for: dict[str, int] = {}
         self._walk(model.graph, "", ChainMap())
         for number, node in enumerate(self.nodes):
-            for name in filter(None, node.metadata.get(REPLACES_KEY, "").split(",")):
-                self._stands_for.setdefault(name, number)
+            if is_ours(node.proto):
+                for name in filter(None, node.metadata.get(REPLACES_KEY, "").split(",")):
+                    self._stands_for.setdefault(name, number)
             for parent in node.parents:
                 self.nodes[parent].users.append(number)
 
@@ -76,21 +77,39 @@ class Neighbourhood:
             if is_onnx(node.proto, "NonZero"):
                 yield number
 
-    def counterparts(self, other: Neighbourhood, number: int) -> list[int]:
-        """The nodes here that stand for node ``number`` of the original ``other``."""
+    def plugins(self) -> Iterator[int]:
+        """The NonZeroPlugin nodes."""
+        for number, node in enumerate(self.nodes):
+            if is_ours(node.proto):
+                yield number
+
+    def counterparts(self, other: Neighbourhood, number: int) -> tuple[str, list[int]]:
+        """What became of node ``number`` of the original ``other``, and which nodes show it.
+
+        One of "left as it is", "served by NonZeroPlugin" and "not needed any more".
+        """
         original = other.nodes[number]
         same = self._by_output.get(original.proto.output[0])
         if same is not None and is_onnx(self.nodes[same].proto, "NonZero"):
-            return [same]
-        if original.label in self._stands_for:
-            return [self._stands_for[original.label]]
+            return "left as it is", [same]
+        server = self._stands_for.get(original.label)
+        if server is None:  # a node without a name: by what it made
+            made = [original, *(other.nodes[n] for n in original.users)]
+            makers = [self._by_output.get(name) for node in made for name in node.proto.output]
+            server = next((n for n in makers if n is not None and self._is_plugin(n)), None)
+        if server is not None:
+            return "served by NonZeroPlugin", [server]
         # Not needed any more: the nodes that rules put where its neighbours were.
         names = {n for near in other.around([number]) for n in other.nodes[near].proto.output}
         names |= set(original.proto.input)
         close = {self._by_output[name] for name in names if name in self._by_output}
         close |= {user for near in close for user in self.nodes[near].users}
-        written = sorted(near for near in close if RULE_KEY in self.nodes[near].metadata)
-        return written or sorted(close)[:1]
+        near_rules = sorted(near for near in close if RULE_KEY in self.nodes[near].metadata)
+        written = [near for near in near_rules if not self._is_plugin(near)]
+        return "not needed any more", written or sorted(close)[:1]
+
+    def _is_plugin(self, number: int) -> bool:
+        return is_ours(self.nodes[number].proto)
 
     def around(self, centres: Iterable[int]) -> list[int]:
         """``centres`` and the nearest nodes, constants left out, in the order of the graph."""
