@@ -35,7 +35,7 @@ def rewrite_model(
         copy = ModelProto()
         copy.CopyFrom(model)
         return rewrite(copy, options)
-    return rewrite(load_model(model).model, options)
+    return rewrite(load_model(model).complete(), options)
 
 
 def scan_model(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 import onnx
 from onnx import (
@@ -145,8 +146,17 @@ _SHAPED_BY = {"Reshape": 1, "ConstantOfShape": 0, "Expand": 1}
 """The input whose length is the rank of the output, or for Expand bounds it from below."""
 
 _MAX_ROUNDS = 8
-_MAX_PROPAGATED = 1 << 16
-"""Numbers in one value: shapes have a handful, and axes and indices some thousands."""
+_MAX_SHAPE = 1 << 16
+"""Items of a shape tensor: shapes have a handful."""
+_TAKES_SHAPE = {
+    "ConstantOfShape": 0,
+    **dict.fromkeys(("Expand", "Pad", "Reshape", "Resize", "Tile", "Unsqueeze"), 1),
+}
+"""Operators whose output has dimensions after the length of an input, from that input on."""
+_KEEPS_LENGTH = (
+    *("Abs", "Add", "Cast", "Div", "Identity", "Max", "Min", "Mul", "Neg", "Reshape", "Squeeze"),
+    *("Sub", "Unsqueeze", "Where"),
+)
 
 
 def _infer_with_ranks(model: ModelProto) -> ModelProto:
@@ -155,8 +165,9 @@ def _infer_with_ranks(model: ModelProto) -> ModelProto:
     The sizes are unknown there, but the length of the shape tensor is the rank. Each round tells
     inference the ranks found so and runs it again, until it learns nothing new.
     """
-    data_prop = _longest_shape(model.graph) <= _MAX_PROPAGATED
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+    if not _is_bounded(model.graph, {}):
+        return model
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     for _ in range(_MAX_ROUNDS):
         hints = _rank_hints(inferred.graph)
         if not hints:
@@ -168,31 +179,47 @@ def _infer_with_ranks(model: ModelProto) -> ModelProto:
         for info in inferred.graph.output:
             if info.name in hints:
                 info.CopyFrom(hints[info.name])
-        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=data_prop)
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
     return inferred
 
 
-def _longest_shape(graph: GraphProto) -> int:
-    """At most how many numbers data propagation would hold for one value.
+def _is_bounded(graph: GraphProto, outer: Mapping[str, int]) -> bool:
+    """False where inference would fill the memory: a shape tensor of absurd length.
 
-    It joins what a Concat joins without asking how long that becomes: forty of them that each take
-    the one before twice would fill any memory.
+    Inference gives a value as many dimensions as its shape tensor has items, and propagates the
+    data of what a Concat joins, without asking how many that are: a lying declaration, or forty
+    Concat that each take the one before twice, would fill any memory.
+
+    ``length`` has the items of values that may be shapes: what is declared, and what is computed
+    from it without changing its length. Everything else counts as one.
     """
-    length = {tensor.name: tensor_items(tensor) for tensor in graph.initializer}
-    longest = 0
+    length = dict(outer)
+    length |= {info.name: _items(tensor_type(info.type)) for info in graph.input}
+    length |= {tensor.name: tensor_items(tensor) for tensor in graph.initializer}
+    joined: dict[str, int] = {}
     for node in graph.node:
-        lengths = [length.get(name, 1) for name in node.input]
+        if is_onnx(node, *_TAKES_SHAPE):
+            shapes = node.input[_TAKES_SHAPE[node.op_type] :]
+            if any(length.get(name, 1) > _MAX_SHAPE for name in shapes):
+                return False
         constant = _constant_tensor(node)
         if constant is not None:
-            made = tensor_items(constant)
-        elif node.op_type == "Concat":
-            made = sum(lengths)
-        else:
-            made = max(lengths, default=1)
-        longest = max(longest, made)
-        for name in node.output:
-            length[name] = made
-    return longest
+            length[node.output[0]] = tensor_items(constant)
+        elif is_onnx(node, *_KEEPS_LENGTH):
+            length[node.output[0]] = max(length.get(name, 1) for name in node.input)
+            joined[node.output[0]] = max(joined.get(name, 1) for name in node.input)
+        elif is_onnx(node, "Concat"):
+            joined[node.output[0]] = sum(joined.get(name, 1) for name in node.input)
+            if joined[node.output[0]] > _MAX_SHAPE:
+                return False
+        if any(not _is_bounded(body, length) for _, body in subgraphs(node)):
+            return False
+    return True
+
+
+def _items(of: TensorType) -> int:
+    """Number of items by the known dims, 1 for each unknown one."""
+    return math.prod(dim if isinstance(dim, int) else 1 for dim in of.dims or ())
 
 
 def _rank_hints(graph: GraphProto) -> dict[str, ValueInfoProto]:

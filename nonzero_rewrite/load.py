@@ -1,19 +1,23 @@
 """Turns a path into a model, checking once and loudly what the rest relies on.
 
-Weights in external files are never read; only that their files are there is checked.
+Weights in external files are never read; only that their files are there is checked. Of a large
+file its weights are not read either, see ``wire``.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from nonzero_rewrite.errors import ModelLoadError
+from nonzero_rewrite.wire import LARGE_FILE_BYTES, Weights, without_weights
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
 """Protobuf's limit for one message."""
@@ -24,32 +28,43 @@ class LoadedModel:
     """A model and where it came from.
 
     Attributes:
-        model: the protobuf, external data unread.
+        model: the protobuf, external data unread, and without the data of ``weights``.
         path: the file.
         size: bytes of the file.
         data_files: external data files, relative to the model's folder, each once.
+        weights: large initializers by name, with the part of the file that is their ``raw_data``.
+        modified: when the file was written, in nanoseconds.
     """
 
     model: ModelProto
     path: Path
     size: int
     data_files: tuple[str, ...]
+    weights: Weights = field(default_factory=dict)
+    modified: int = 0
+
+    def complete(self) -> ModelProto:
+        """``model`` itself, with the data of ``weights`` read into it."""
+        if self.weights:
+            with self.path.open("rb") as file:
+                for tensor in self.model.graph.initializer:
+                    if tensor.name in self.weights:
+                        first, last = self.weights[tensor.name]
+                        file.seek(first)
+                        tensor.raw_data = file.read(last - first)
+        return self.model
 
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
-    """Read an ONNX model without its external data.
+    """Read an ONNX model without its external data, and a large one without its weights.
 
     Raises:
         ModelLoadError: when the file is missing, no ONNX protobuf, or names data files that are
             missing or lie outside its folder.
     """
     path = Path(path)
-    data = _read(path)
-    if len(data) > MAX_PROTOBUF_BYTES:
-        raise ModelLoadError(
-            f"{path}: {len(data)} bytes in one file are more than protobuf's limit of 2 GiB; "
-            "save the model with external data"
-        )
+    status = _status(path)
+    data, weights = _read(path, status.st_size)
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -78,24 +93,55 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
                 "damaged; export or download it again"
             ) from err
         _check_data_files(path, data_files)
-    return LoadedModel(model, path, len(data), data_files)
+    return LoadedModel(
+        model, path, status.st_size, data_files, weights, modified=status.st_mtime_ns
+    )
 
 
-def _read(path: Path) -> bytes:
+def _status(path: Path) -> os.stat_result:
+    """Of a file that can be a model."""
     try:
-        return path.read_bytes()
+        status = path.stat()
     except FileNotFoundError as err:
         raise ModelLoadError(f"{path}: there is no such file; check the path") from err
-    except IsADirectoryError as err:
+    except (OSError, ValueError) as err:  # ValueError: a name with a zero byte
+        raise ModelLoadError(f"{path}: cannot be read: {_words(err)}; check the path") from err
+    if stat.S_ISDIR(status.st_mode):
         raise ModelLoadError(
             f"{path}: is a folder, not a model; name a file in it, or use --output-dir for all"
-        ) from err
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelLoadError(f"{path}: is a device or a pipe, not a file; save the model first")
+    if status.st_size > MAX_PROTOBUF_BYTES:
+        raise ModelLoadError(
+            f"{path}: {status.st_size} bytes in one file are more than protobuf's limit of 2 GiB; "
+            "save the model with external data"
+        )
+    return status
+
+
+def _read(path: Path, size: int) -> tuple[bytes, Weights]:
+    """The bytes of a model; those of a large file without its weights, which are only noted."""
+    try:
+        with path.open("rb") as file:
+            if size >= LARGE_FILE_BYTES:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    light, weights = without_weights(mapped)
+                if light is not None:
+                    return light, weights
+            return file.read(), {}
     except MemoryError as err:
-        raise ModelLoadError(f"{path}: too large for this machine's memory") from err
+        raise ModelLoadError(
+            f"{path}: too large for this machine's memory; save it with external data"
+        ) from err
     except OSError as err:
-        if path.is_dir():  # Windows reports a folder as a permission error
-            raise ModelLoadError(f"{path}: is a folder, not a model; name a file in it") from err
-        raise ModelLoadError(f"{path}: cannot be read: {err.strerror or err}") from err
+        raise ModelLoadError(
+            f"{path}: cannot be read: {_words(err)}; check its permissions"
+        ) from err
+
+
+def _words(err: Exception) -> str:
+    return getattr(err, "strerror", None) or str(err)
 
 
 def _first_line(err: Exception) -> str:

@@ -17,11 +17,13 @@ from onnx import ModelProto
 
 from nonzero_rewrite.errors import ModelLoadError, ModelWriteError
 from nonzero_rewrite.load import MAX_PROTOBUF_BYTES, LoadedModel, external_tensors
+from nonzero_rewrite.wire import with_weights
 
 DATA_CHOICES = ("copy", "link", "relative")
 """What becomes of external data when the output lies in another folder."""
 
 
+_CHUNK = 1 << 22
 _NAME_PART = 40
 """Characters of a file's name in that of its temporary: at most 160 bytes of the usual 255."""
 
@@ -165,15 +167,50 @@ def write_model(
                 if entry.key == "location":
                     entry.value = Path(prefix, entry.value).as_posix()
         changed = True
-    data = _serialize(model, path) if changed else None
+    pieces = _serialize(model, source, path) if changed else None
     if relocate and external_data != "relative":
         put = _place_data(source, path.parent, external_data)
-    if data is None:
+    if pieces is None:
         copy_file(source.path, path)
+    elif source.weights:
+        with atomic_file(path) as file, _unchanged(source) as original:
+            _write_pieces(pieces, original, file)
     else:
         with atomic_file(path) as file:
-            file.write(data)
+            file.writelines(piece for piece in pieces if isinstance(piece, bytes))
     return put
+
+
+@contextlib.contextmanager
+def _unchanged(source: LoadedModel) -> Iterator[BinaryIO]:
+    """The source, to take weights from: it must still be what was read."""
+    try:
+        file = source.path.open("rb")
+    except OSError as err:
+        raise ModelLoadError(f"{source.path}: cannot be read: {_words(err)}") from err
+    with file:
+        status = os.fstat(file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (source.size, source.modified):
+            raise ModelLoadError(
+                f"{source.path}: has changed since it was read; run the command again"
+            )
+        yield file
+
+
+def _write_pieces(
+    pieces: list[bytes | tuple[int, int]], original: BinaryIO, file: BinaryIO
+) -> None:
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            file.write(piece)
+            continue
+        first, last = piece
+        original.seek(first)
+        for start in range(first, last, _CHUNK):
+            data = original.read(min(_CHUNK, last - start))
+            if not data:
+                raise OSError("the original ended too early")
+            file.write(data)
 
 
 def copy_file(original: Path, path: Path) -> None:
@@ -188,7 +225,7 @@ def copy_file(original: Path, path: Path) -> None:
     except OSError as err:
         raise ModelLoadError(f"{original}: cannot be read: {_words(err)}") from err
     with data, atomic_file(path) as file:
-        shutil.copyfileobj(data, file, 1 << 22)
+        shutil.copyfileobj(data, file, _CHUNK)
 
 
 def _relative(folder: Path, start: Path, path: Path) -> str:
@@ -201,17 +238,18 @@ def _relative(folder: Path, start: Path, path: Path) -> str:
         ) from err
 
 
-def _serialize(model: ModelProto, path: Path) -> bytes:
+def _serialize(model: ModelProto, source: LoadedModel, path: Path) -> list[bytes | tuple[int, int]]:
+    """What the file will hold: bytes, and parts of the source that are taken over."""
     try:
-        data: bytes = model.SerializeToString()
+        pieces = list(with_weights(model.SerializeToString(), source.weights))
     except (EncodeError, ValueError) as err:
         raise ModelWriteError(
             f"{path}: the model cannot be serialized ({err}); a model of 2 GiB or more must keep "
             "its weights in external data"
         ) from err
-    if len(data) > MAX_PROTOBUF_BYTES:
+    if sum(len(p) if isinstance(p, bytes) else p[1] - p[0] for p in pieces) > MAX_PROTOBUF_BYTES:
         raise ModelWriteError(f"{path}: the model is over 2 GiB; save it with external data first")
-    return data
+    return pieces
 
 
 def _same_file(one: Path, other: Path) -> bool:

@@ -66,8 +66,55 @@ def test_joined_shapes_do_not_grow_in_onnx_inference() -> None:
         nonzero("m"),
     ]
     started = time.monotonic()
-    assert rewrite_model(model_of(nodes, {"x": ["n"]})).plan.decisions[0].outcome == "plugin"
+    assert rewrite_model(model_of(nodes, {"x": ["n"]})).plan.decisions[0].outcome == "left"
     assert time.monotonic() - started < SECONDS
+
+
+@pytest.mark.parametrize("op_type", ["ConstantOfShape", "Reshape", "Expand", "Tile"])
+@pytest.mark.parametrize("through", ["Cast", "Identity"])
+def test_shapes_of_absurd_length_do_not_reach_onnx_inference(op_type: str, through: str) -> None:
+    script = (
+        "import resource, sys, onnx; from nonzero_rewrite import rewrite_model;"
+        "import nonzero_rewrite.rewrite, onnx.reference;"
+        "m = onnx.ModelProto.FromString(sys.stdin.buffer.read());"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**32,) * 2);"
+        "print(rewrite_model(m).plan.decisions[0].outcome)"
+    )
+    inputs = ["m"] if op_type == "ConstantOfShape" else ["x", "m"]
+    nodes = [
+        helper.make_node(through, ["s"], ["m"], **({"to": 7} if through == "Cast" else {})),
+        helper.make_node(op_type, inputs, ["v"]),
+        nonzero("v"),
+    ]
+    model = model_of(nodes, {"x": ["n"], "s": [1 << 40]})
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=model.SerializeToString(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"left\n"), done.stderr.decode()[-500:]
+
+
+def test_long_data_next_to_shapes_does_not_stop_inference() -> None:
+    result = rewrite_model(
+        parse(
+            """g (float[200000] x, float[200000] y) => (int64[r, k] i) {
+                both = Concat<axis = 0>(x, y)
+                shape = Shape(both)
+                total = ReduceSum<keepdims = 1>(both)
+                count = Cast<to = 7>(total)
+                ones = ConstantOfShape(count)
+                wide = Reshape(both, shape)
+                pieces = Split<axis = 0>(wide)
+                i = NonZero(pieces)
+            }""",
+            opset=11,
+        )
+    )
+    assert result.plan.decisions[0].site.rank == 1
 
 
 def test_two_versions_of_the_operators_are_refused() -> None:
