@@ -187,22 +187,18 @@ class _Rewriter:
                     self._decide(node, "removed")
 
     def _eliminate_uses(self, group: Group) -> None:
-        again = True
-        while again and group.members:
-            again = False
+        applied = True
+        while applied and group.members:
+            applied = False
             for use in group.uses:
                 for name, rule in _USE_RULES:
-                    if name not in self.options.rules:
+                    if name not in self.options.rules or group.scope.is_removed(use.handle):
                         continue
                     verdict = rule(group, use, self.context)
                     for node in group.nodes:
                         self._note(node, name, verdict)
-                    if verdict.applied:
-                        again = True
-                        group.refresh()
-                        break
-                if again:
-                    break
+                    applied |= verdict.applied
+            group.refresh()
 
     def _place(self) -> None:
         if "plugin" not in self.options.rules:

@@ -85,7 +85,7 @@ def test_without_share() -> None:
 def test_value_numbers_walk_each_value_once() -> None:
     """Concat of 40 times a Concat of 40 times ...: 40 ** 6 paths lead to the top."""
     wide = [f"v{k + 1} = Concat <axis = 0> ({', '.join([f'v{k}'] * 40)})" for k in range(6)]
-    text = f"""g (float[n,4] v0) => (int64[2,k] y, int64[2,j] z) {{
+    text = f"""g (float[n,4] v0) => (int64[2,k] y, int64[2,j] z) <float[p,4] v6> {{
         {" ".join(wide)} y = NonZero(v6) e = Neg(v6) z = NonZero(e) }}"""
     assert (
         len(plugins(rewritten(parse(text), given={"v0": np.zeros((0, 4), np.float32)}).model)) == 2
