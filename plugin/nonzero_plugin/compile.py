@@ -32,7 +32,7 @@ CACHE_VARIABLE = "NONZERO_REWRITE_CACHE_DIR"
 SOURCE_NAME = "nonzero.cu"
 OLDEST_CAPABILITY = 75
 """Turing, the oldest that TensorRT 10 runs on."""
-_SCHEMA = 1
+_SCHEMA = 2
 """Counts up when an entry's layout or the options below change meaning."""
 _MAGIC = b"nonzero-cubin\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -274,17 +274,22 @@ def _why_not_trusted(path: Path) -> str | None:
 def _read_entry(folder: Path, key: str) -> bytes | None:
     path = folder / key
     try:
-        if _why_not_trusted(path):
-            return None
+        if not stat.S_ISREG(path.lstat().st_mode) or _why_not_trusted(path):
+            return None  # a link or a pipe is none that we wrote
         content = path.read_bytes()
     except OSError:
         return None
     start = len(_MAGIC) + _DIGEST_BYTES
     image = content[start:]
-    if content[:start] != _MAGIC + hashlib.sha256(image).digest():
+    if content[:start] != _MAGIC + _digest(key, image):
         log.info("kernel cache entry %s is damaged; compiling again", path)
         return None
     return image
+
+
+def _digest(key: str, image: bytes) -> bytes:
+    """Of an entry: under another key the same image is damaged."""
+    return hashlib.sha256(key.encode() + b"\0" + image).digest()
 
 
 def _write_entry(folder: Path, key: str, image: bytes) -> None:
@@ -292,7 +297,7 @@ def _write_entry(folder: Path, key: str, image: bytes) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{key[:16]}-", dir=folder)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(image).digest() + image)
+            file.write(_MAGIC + _digest(key, image) + image)
         Path(temporary).replace(folder / key)
     except OSError as err:  # a full disk or a read-only folder costs a compile, not the engine
         log.info("kernel cache entry cannot be written to %s: %s", folder, err)
