@@ -21,11 +21,12 @@ from nonzero_rewrite.blockers import Blocker, find_blockers
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
 from nonzero_rewrite.find import Site, describe_sites, identified, nonzero_nodes
 from nonzero_rewrite.function import CAP_OPSET, add_function, import_domain, is_ours
-from nonzero_rewrite.graph import Scope, readable_names, scopes_of
+from nonzero_rewrite.graph import Scope, scopes_of
 from nonzero_rewrite.infer import Types
+from nonzero_rewrite.node import readable_names
 from nonzero_rewrite.options import Options, SiteOptions
 from nonzero_rewrite.plan import Decision, RewritePlan
-from nonzero_rewrite.rules import SkipReason, fold, lift
+from nonzero_rewrite.rules import SkipReason, fold, hoist, lift
 from nonzero_rewrite.rules.context import Context, Verdict
 from nonzero_rewrite.rules.count import count, where_sum
 from nonzero_rewrite.rules.group import Group, Grouper
@@ -152,7 +153,7 @@ class _Rewriter:
                 self.lifted = True
                 self._reindex()
         if "hoist" in self.options.rules:
-            lift.hoist(self.scopes[0], self.context, self._may_go)
+            hoist.hoist(self.scopes[0], self.context, self._may_go)
 
     def _fold(self, scope: Scope) -> None:
         for handle, node in list(self._nonzeros(scope)):

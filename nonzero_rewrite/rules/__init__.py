@@ -30,7 +30,7 @@ class Rule:
 RULES = (
     Rule("inline-function", "a model-local function around NonZero is inlined"),  # lift
     Rule("inline-if", "an If whose condition is a constant becomes its branch"),  # lift
-    Rule("hoist", "a NonZero in a body whose mask comes from outside moves outside"),  # lift
+    Rule("hoist", "a NonZero in a body whose mask comes from outside moves outside"),  # hoist
     Rule("unused", "a NonZero whose result nobody uses is removed"),  # fold
     Rule("constant", "NonZero of a constant becomes the constant result"),  # fold
     Rule("ramp", "NonZero of all ones becomes Range, of all zeros an empty constant"),  # fold
