@@ -52,3 +52,39 @@ def test_the_search_would_find_them() -> None:
     assert samples.keys() == FORBIDDEN.keys()
     assert all(re.search(FORBIDDEN[what], text) for what, text in samples.items())
     assert ROOT / "README.md" in files() and Path(__file__) in files()
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name
+)
+def test_links_to_headings_arrive(page: Path) -> None:
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8")
+    ):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_readme_or_another_page() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    linked = {
+        (page.parent / target).resolve()
+        for page in pages
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text("utf-8"))
+    }
+    assert set(pages) - linked <= {ROOT / "README.md"}
+
+
+def test_reference_links_are_defined() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text("utf-8"), flags=re.DOTALL)
+        used = set(re.findall(r"\]\[(\w+)\]", text))
+        assert used == set(re.findall(r"^\[(\w+)\]: https://\S+$", text, re.MULTILINE)), page.name
