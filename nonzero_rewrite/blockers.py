@@ -11,7 +11,8 @@ from typing import Any
 from nonzero_plugin.contract import DOMAIN
 from onnx import ModelProto, NodeProto
 
-from nonzero_rewrite.graph import Scope, attribute, is_onnx
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import attribute, is_onnx
 
 _UNBUILDABLE = {
     "NonMaxSuppression": "TensorRT-RTX has no implementation of NonMaxSuppression",

@@ -9,8 +9,9 @@ from typing import Any
 from nonzero_plugin.contract import DOMAIN
 from onnx import ModelProto, NodeProto
 
-from nonzero_rewrite.graph import Scope, is_onnx, readable_names, scopes_of, text
+from nonzero_rewrite.graph import Scope, scopes_of
 from nonzero_rewrite.infer import Types
+from nonzero_rewrite.node import is_onnx, readable_names, text
 from nonzero_rewrite.rules.group import RANK_LAST, Group
 from nonzero_rewrite.tensor_type import declared_dims
 

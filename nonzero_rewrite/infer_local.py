@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from onnx import NodeProto, TensorProto
 
-from nonzero_rewrite.graph import Scope, int_attribute, is_onnx
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import int_attribute, is_onnx
 from nonzero_rewrite.tensor_type import Dim, TensorType
 
 _SAME = (

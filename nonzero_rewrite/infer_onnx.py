@@ -21,7 +21,8 @@ from onnx import (
     ValueInfoProto,
 )
 
-from nonzero_rewrite.graph import Scope, attribute, is_onnx, subgraphs
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import attribute, is_onnx, subgraphs
 from nonzero_rewrite.tensor_type import (
     OWN_SYMBOL,
     UNKNOWN,

@@ -10,7 +10,7 @@ from html import escape
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from nonzero_rewrite.function import is_ours
-from nonzero_rewrite.graph import attribute, is_onnx, node_label
+from nonzero_rewrite.node import attribute, is_onnx, node_label
 from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY
 
 RADIUS = 2

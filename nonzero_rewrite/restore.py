@@ -11,7 +11,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from nonzero_rewrite.errors import UnsupportedModelError
 from nonzero_rewrite.function import is_ours
-from nonzero_rewrite.graph import Scope, attribute, int_attribute, readable_names, scopes_of
+from nonzero_rewrite.graph import Scope, scopes_of
+from nonzero_rewrite.node import attribute, int_attribute, readable_names
 from nonzero_rewrite.rewrite import onnx_opset
 from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY, Names, Tape
 

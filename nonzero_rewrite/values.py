@@ -14,8 +14,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, numpy_helper
 
-from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
+from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.infer import Types
+from nonzero_rewrite.node import attribute, int_attribute, is_onnx
 from nonzero_rewrite.tensor_type import tensor_items
 
 MAX_FOLDED_ITEMS = 1 << 16

@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 
 from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
-from nonzero_rewrite.graph import subgraphs
 from nonzero_rewrite.inputs import (
     DEFAULT_TIME_BUDGET,
     InputCase,
@@ -24,6 +23,7 @@ from nonzero_rewrite.inputs import (
     search_inputs,
 )
 from nonzero_rewrite.interface import interface_differences
+from nonzero_rewrite.node import subgraphs
 from nonzero_rewrite.observe import Mask, find_unobserved, match_masks
 from nonzero_rewrite.rules.tape import RULE_KEY
 from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, open_runner, same_kind

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from onnx import NodeProto, TensorProto
 
-from nonzero_rewrite.graph import int_attribute, is_onnx
+from nonzero_rewrite.node import int_attribute, is_onnx
 from nonzero_rewrite.rules.context import Context
 from nonzero_rewrite.rules.group import RANK_LAST, Group
 from nonzero_rewrite.rules.tape import Tape

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from nonzero_rewrite.graph import attribute, int_attribute, is_onnx
+from nonzero_rewrite.node import attribute, int_attribute, is_onnx
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape

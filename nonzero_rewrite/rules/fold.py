@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from nonzero_rewrite.graph import Scope, is_onnx
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import is_onnx
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.tape import Tape
 from nonzero_rewrite.values import MAX_FOLDED_ITEMS

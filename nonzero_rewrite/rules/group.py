@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from onnx import NodeProto
 
-from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import attribute, int_attribute, is_onnx
 from nonzero_rewrite.values import Facts, keeps_nonzero
 
 RANK_FIRST = False

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
-from nonzero_rewrite.graph import Scope, is_onnx
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import is_onnx
 from nonzero_rewrite.rules.chain import Chain
 from nonzero_rewrite.rules.context import NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use

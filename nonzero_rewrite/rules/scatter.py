@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
-from nonzero_rewrite.graph import Scope, attribute, int_attribute, is_onnx
+from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import attribute, int_attribute, is_onnx
 from nonzero_rewrite.rules.chain import Chain
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
