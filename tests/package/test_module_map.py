@@ -43,13 +43,12 @@ IMPORTS_HEAVY = {
 """Modules whose import brings a heavy package, themselves or through others: all there are."""
 
 LONG = {
-    "nonzero_rewrite.graph": "one index with its edits: splitting it would share its private state",
     "nonzero_rewrite.rewrite": "the stages of a rewrite, in the order in which they run",
-    "nonzero_rewrite.rules.lift": "three ways out of a body, which share how names are kept apart",
     "nonzero_rewrite.search": "one loop with its budget, and the ways it makes candidates",
     "nonzero_rewrite.values": "a table of what is known of a value, operator by operator",
     "nonzero_rewrite.verify": "one comparison, from both runs to the verdict",
     "nonzero_plugin.compile": "NVRTC and the cache of what it made, which share a key",
+    "nonzero_plugin.builder": "one build, from the parser to the bytes of the engine",
     "nonzero_plugin.adapter": "TensorRT's callbacks, each a statement or two",
 }
 """Modules over 300 lines, each with the reason."""
@@ -125,7 +124,8 @@ def test_data_flows_one_way(module: str) -> None:
     if module == "nonzero_plugin.pattern":  # Polygraphy loads it as a file from a checkout
         assert ours(module) == {"nonzero_plugin.contract", "nonzero_rewrite.graphsurgeon"}
         return
-    below = {name for name in ours(module) if rows()[name] > rows()[module]}
+    own = rows().get(module, -1)  # one that is missing fails the test of the map, not all of these
+    below = {name for name in ours(module) if rows().get(name, own) > own >= 0}
     assert not below, f"{module} imports from rows below its own"
 
 
