@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from nonzero_plugin.errors import NonZeroPluginError
 
 from nonzero_rewrite.errors import NonZeroRewriteError
@@ -73,6 +74,10 @@ class _Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]  # rewrite's MODEL
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"--help", "-h", "--version"}

@@ -16,6 +16,7 @@ from helpers.graphs import parse
 ROOT = Path(__file__).resolve().parents[2]
 SCOPE = "/detector/postprocess/class_{}/boxes/with/a/long/scope"
 CLASSES = 90
+TOOL = "nonzero-rewrite"
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +176,30 @@ def test_help_fits_and_is_ascii(folder: Path) -> None:
         text = command(folder, *filter(None, [name]), "--help", columns=80)
         assert text.isascii()
         assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sc"], "plain,scan"),
+        (["models/ke"], "file,models/ke"),
+        (["model.onnx", "--verif"], "plain,--verify"),
+        (["scan", "--js"], "plain,--json"),
+        (["model.onnx", "--backend", "cuda"], "plain,cuda_python"),
+    ],
+)
+def test_the_shell_completes(tmp_path: Path, words: list[str], expected: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"from nonzero_rewrite.cli import main; main(prog_name='{TOOL}')"],
+        cwd=tmp_path,
+        env={
+            **_environment(),
+            "_NONZERO_REWRITE_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join([TOOL, *words]),
+            "COMP_CWORD": str(len(words)),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [expected]
