@@ -11,7 +11,9 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import (
     GraphProto,
     ModelProto,
@@ -27,6 +29,7 @@ from nonzero_rewrite.tensor_type import (
     OWN_SYMBOL,
     UNKNOWN,
     TensorType,
+    array_of,
     is_small,
     tensor_items,
     tensor_type,
@@ -70,11 +73,16 @@ def infer_ancestors(
 
 def _dims_below(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
     """Every dimension that a type in ``graph``, or in a graph below it, has."""
-    for info in (*graph.value_info, *graph.input, *graph.output):
+    for info in _infos_below(graph):
         yield from info.type.tensor_type.shape.dim
+
+
+def _infos_below(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    """The types of all values in ``graph`` and in graphs below it."""
+    yield from (*graph.value_info, *graph.input, *graph.output)
     for node in graph.node:
         for _, body in subgraphs(node):
-            yield from _dims_below(body)
+            yield from _infos_below(body)
 
 
 def _skeleton(
@@ -168,7 +176,8 @@ def _infer_with_ranks(model: ModelProto) -> ModelProto:
     """
     if not _is_bounded(model.graph, {}):
         return model
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    data_prop = not _has_large_vectors(model)
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
     for _ in range(_MAX_ROUNDS):
         hints = _rank_hints(inferred.graph)
         if not hints:
@@ -180,7 +189,7 @@ def _infer_with_ranks(model: ModelProto) -> ModelProto:
         for info in inferred.graph.output:
             if info.name in hints:
                 info.CopyFrom(hints[info.name])
-        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=data_prop)
     return inferred
 
 
@@ -216,6 +225,30 @@ def _is_bounded(graph: GraphProto, outer: Mapping[str, int]) -> bool:
         if any(not _is_bounded(body, length) for _, body in subgraphs(node)):
             return False
     return True
+
+
+def _has_large_vectors(model: ModelProto) -> bool:
+    """True where data propagation would take gigabytes.
+
+    It holds a record for each item of a one-dimensional tensor, be it data or unknown, that one of
+    its operators touches: a flattened image of 4096 x 4096 takes seven gigabytes a node.
+    """
+    graph = model.graph
+    tensors = [*graph.initializer, *filter(None, map(_constant_tensor, graph.node))]
+    sizes = [_items(tensor_type(info.type)) for info in graph.input]
+    sizes += [int(np.max(value, initial=0)) for value in map(array_of, tensors) if _is_size(value)]
+    if max(sizes, default=0) <= _MAX_SHAPE:
+        return False
+    inferred = onnx.shape_inference.infer_shapes(model)
+    return any(
+        len(dims) == 1 and isinstance(dims[0], int) and dims[0] > _MAX_SHAPE
+        for info in _infos_below(inferred.graph)
+        for dims in [tensor_type(info.type).dims or ()]
+    )
+
+
+def _is_size(value: NDArray[np.generic] | None) -> bool:
+    return value is not None and value.dtype.kind == "i"
 
 
 def _items(of: TensorType) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnx import TensorProto, TypeProto, ValueInfoProto
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
 Dim = int | str | None
 """A dimension: its size, its symbol, or None where nothing is known."""
@@ -12,6 +14,9 @@ Dim = int | str | None
 OWN_SYMBOL = "?"
 """How symbols start that one run of inference made up: equal ones are equal within that run only,
 and none may reach a file, where another dimension may be called the same."""
+
+MAX_FOLDED_ITEMS = 1 << 16
+"""Constants beyond this many items are not folded: a model file is no place for index tables."""
 
 _SMALL_ITEMS = 4096
 """Constants up to this size travel into inference: shapes and axes do, weights do not."""
@@ -98,6 +103,17 @@ def tensor_items(tensor: TensorProto) -> int:
     for dim in tensor.dims:
         items *= max(int(dim), 0)
     return items
+
+
+def array_of(tensor: TensorProto) -> NDArray[np.generic] | None:
+    """The data of an embedded tensor of at most 65536 items, None for others and broken ones."""
+    external = tensor.data_location == TensorProto.EXTERNAL
+    if external or tensor_items(tensor) > MAX_FOLDED_ITEMS:
+        return None
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # data that does not fit its dims
+        return None
 
 
 def is_small(tensor: TensorProto) -> bool:

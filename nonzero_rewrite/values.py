@@ -12,15 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.infer import Types
 from nonzero_rewrite.node import attribute, int_attribute, is_onnx
-from nonzero_rewrite.tensor_type import tensor_items
-
-MAX_FOLDED_ITEMS = 1 << 16
-"""Constants beyond this many items are not folded: a model file is no place for index tables."""
+from nonzero_rewrite.tensor_type import MAX_FOLDED_ITEMS, array_of
 
 _MAX_DEPTH = 24
 
@@ -286,17 +283,6 @@ def _fill_of(value: NDArray[np.generic]) -> bool | None:
         return None
     flags = value != np.zeros((), dtype=value.dtype)
     return True if bool(np.all(flags)) else (None if bool(np.any(flags)) else False)
-
-
-def array_of(tensor: TensorProto) -> NDArray[np.generic] | None:
-    """The data of an embedded tensor of at most 65536 items, None for others and broken ones."""
-    external = tensor.data_location == TensorProto.EXTERNAL
-    if external or tensor_items(tensor) > MAX_FOLDED_ITEMS:
-        return None
-    try:
-        return numpy_helper.to_array(tensor)
-    except (ArithmeticError, LookupError, TypeError, ValueError):  # data that does not fit its dims
-        return None
 
 
 def _constant_node(node: NodeProto) -> NDArray[np.generic] | None:

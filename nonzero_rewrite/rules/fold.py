@@ -16,7 +16,7 @@ from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.node import is_onnx
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.tape import Tape
-from nonzero_rewrite.values import MAX_FOLDED_ITEMS
+from nonzero_rewrite.tensor_type import MAX_FOLDED_ITEMS
 
 _RANGE_OPSET = 11
 

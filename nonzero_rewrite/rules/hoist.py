@@ -14,8 +14,7 @@ from nonzero_rewrite.node import is_onnx
 from nonzero_rewrite.rules.context import Context
 from nonzero_rewrite.rules.lift import MayGo
 from nonzero_rewrite.rules.tape import RULE_KEY, set_metadata
-from nonzero_rewrite.tensor_type import tensor_items
-from nonzero_rewrite.values import MAX_FOLDED_ITEMS
+from nonzero_rewrite.tensor_type import MAX_FOLDED_ITEMS, tensor_items
 
 _CANNOT_FAIL = frozenset(
     {

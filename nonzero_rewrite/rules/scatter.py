@@ -36,7 +36,8 @@ from nonzero_rewrite.rules.chain import Chain
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape
-from nonzero_rewrite.values import Facts, array_of
+from nonzero_rewrite.tensor_type import array_of
+from nonzero_rewrite.values import Facts
 
 _WHERE_TYPES = frozenset(
     {
