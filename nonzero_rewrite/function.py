@@ -25,6 +25,8 @@ from onnx import (
     numpy_helper,
 )
 
+from nonzero_rewrite.errors import UnsupportedModelError
+
 FUNCTION_IR_VERSION = 8
 """The first ONNX IR version with model-local functions."""
 
@@ -126,3 +128,48 @@ def import_domain(model: ModelProto) -> None:
     """Let ``model`` import the operator's domain."""
     if all(entry.domain != DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
+
+
+def check_model(model: ModelProto, opset: int, *, capped: bool) -> None:
+    """Refuse a model that cannot carry the operator.
+
+    Args:
+        model: the model.
+        opset: version of the ONNX domain, 0 for none.
+        capped: whether its function would have to cut the indices.
+
+    Raises:
+        UnsupportedModelError: with the reason.
+    """
+    if not opset:
+        raise UnsupportedModelError(
+            "the model imports no version of the ONNX operators, so its nodes have no meaning; "
+            "export it again"
+        )
+    versions = {e.version for e in model.opset_import if e.domain in ("", "ai.onnx")}
+    if len(versions) > 1:
+        raise UnsupportedModelError(
+            f"the model imports {len(versions)} versions of the ONNX operators "
+            f"({', '.join(map(str, sorted(versions)))}), so its nodes have no one meaning; "
+            "export it again"
+        )
+    for function in model.functions:
+        if function.name == OP_TYPE and function.domain != DOMAIN:
+            raise UnsupportedModelError(
+                f"the model has a function '{function.domain}::{function.name}'; TensorRT's "
+                f"parser matches functions by name alone and would mistake it for ours: "
+                "rename that function"
+            )
+    if capped and opset < CAP_OPSET:
+        raise UnsupportedModelError(
+            f"a cap on num_nonzero needs opset {CAP_OPSET} or newer, the model imports "
+            f"{opset}: convert the model or rewrite it with --no-function"
+        )
+
+
+def onnx_opset(model: ModelProto) -> int:
+    """The version of the ONNX domain that ``model`` imports, 0 when it imports none."""
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    return 0

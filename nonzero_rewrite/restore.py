@@ -10,10 +10,9 @@ from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_IN
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from nonzero_rewrite.errors import UnsupportedModelError
-from nonzero_rewrite.function import is_ours
+from nonzero_rewrite.function import is_ours, onnx_opset
 from nonzero_rewrite.graph import Scope, scopes_of
 from nonzero_rewrite.node import attribute, int_attribute, readable_names
-from nonzero_rewrite.rewrite import onnx_opset
 from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY, Names, Tape
 
 _OWN_KEYS = (RULE_KEY, REPLACES_KEY)
