@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import (
     GraphProto,
     ModelProto,
@@ -236,7 +235,8 @@ def _has_large_vectors(model: ModelProto) -> bool:
     graph = model.graph
     tensors = [*graph.initializer, *filter(None, map(_constant_tensor, graph.node))]
     sizes = [_items(tensor_type(info.type)) for info in graph.input]
-    sizes += [int(np.max(value, initial=0)) for value in map(array_of, tensors) if _is_size(value)]
+    values = [value for value in map(array_of, tensors) if value is not None]
+    sizes += [int(np.max(value, initial=0)) for value in values if value.dtype.kind == "i"]
     if max(sizes, default=0) <= _MAX_SHAPE:
         return False
     inferred = onnx.shape_inference.infer_shapes(model)
@@ -245,10 +245,6 @@ def _has_large_vectors(model: ModelProto) -> bool:
         for info in _infos_below(inferred.graph)
         for dims in [tensor_type(info.type).dims or ()]
     )
-
-
-def _is_size(value: NDArray[np.generic] | None) -> bool:
-    return value is not None and value.dtype.kind == "i"
 
 
 def _items(of: TensorType) -> int:
