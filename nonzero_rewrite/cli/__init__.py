@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 from nonzero_plugin.errors import NonZeroPluginError
 
 from nonzero_rewrite.errors import NonZeroRewriteError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_USER_ERROR = 1
 EXIT_USAGE = 2
@@ -27,6 +31,7 @@ EXIT_BUILD_FAILED = 4
 EXIT_INTERRUPTED = 130
 
 DEFAULT_COMMAND = "rewrite"
+LOG_WIDTH = 140
 
 COMMANDS = {
     "rewrite": "Rewrite a model; the default: nonzero-rewrite MODEL -o OUT.",
@@ -50,6 +55,16 @@ def user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
             raise click.ClickException(str(err)) from err
 
     return wrapper
+
+
+def results_console(*, quiet: bool = False) -> Console:
+    """Where results go. A pipe or a log has no width of its own, and room for a long line."""
+    from rich.console import Console
+
+    console = Console(quiet=quiet)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(quiet=quiet, width=LOG_WIDTH)
 
 
 class _Group(click.Group):

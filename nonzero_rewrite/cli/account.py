@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from nonzero_rewrite.cli import EXIT_BUILD_FAILED, EXIT_DIFFERENT
+from nonzero_rewrite.cli import EXIT_BUILD_FAILED, EXIT_DIFFERENT, results_console
 
 if TYPE_CHECKING:
     from nonzero_rewrite.load import LoadedModel
@@ -23,12 +23,10 @@ class Account:
     def __init__(
         self, source: LoadedModel, result: RewriteResult, as_json: bool, dry: bool
     ) -> None:
-        from rich.console import Console
-
         self._result = result
         self._json = as_json
         self._dry = dry
-        self._console = Console(quiet=as_json)
+        self._console = results_console(quiet=as_json)
         self._files: list[tuple[str, Path]] = []
         self._data: dict[str, Any] = {
             "model": str(source.path),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nonzero_rewrite.cli import results_console
+
 if TYPE_CHECKING:
     from nonzero_plugin.build import BuildOptions
     from rich.console import Console
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from nonzero_rewrite.file_task import FileResult
     from nonzero_rewrite.options import Options
 
-MIN_LOG_WIDTH = 140
 _WORDS = {0: "done", 1: "error", 3: "DIFFERS", 4: "no engine"}
 _COLOURS = {0: "green", 1: "red", 3: "red", 4: "yellow"}
 
@@ -75,10 +76,7 @@ def rewrite_many(
         account = {"models": [result.to_dict() for result in results], "exit_code": code}
         click.echo(json.dumps(account, indent=2))
     else:
-        out = Console()
-        if not out.is_terminal:  # a log has room for a line
-            out = Console(width=MIN_LOG_WIDTH)
-        _summary(results, out, verify=verify, build=engines is not None)
+        _summary(results, results_console(), verify=verify, build=engines is not None)
     return code
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from nonzero_plugin.contract import BACKENDS, DEFAULT_BACKEND
 
-from nonzero_rewrite.cli import user_errors
+from nonzero_rewrite.cli import EXIT_BUILD_FAILED, user_errors
 from nonzero_rewrite.cli.engine_options import build_options, engine_options
 
 if TYPE_CHECKING:
     from nonzero_plugin.engine import BuildEvent, BuildOptions, BuildResult
     from nonzero_plugin.errors import EngineBuildError
 
-EXIT_BUILD_FAILED = 4
 _FAILED_IN_TENSORRT = ("parse", "build", "abort")
 
 NEEDS_PYTHON = (

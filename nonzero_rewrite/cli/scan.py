@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from nonzero_rewrite.cli import EXIT_USER_ERROR, user_errors
+from nonzero_rewrite.cli import EXIT_USER_ERROR, results_console, user_errors
 from nonzero_rewrite.cli.options import make_options, rewrite_options
 
 
@@ -26,14 +26,12 @@ def command(*, models: tuple[Path, ...], as_json: bool, **choices: Any) -> None:
     comes from, and what `rewrite` would make of it; and the other operators that TensorRT or
     TensorRT-RTX is known not to build. Exits with 1 when a model cannot be read.
     """
-    from rich.console import Console
-
     from nonzero_rewrite.api import scan_model
     from nonzero_rewrite.errors import NonZeroRewriteError
     from nonzero_rewrite.scan_report import render_scan
 
     options = make_options(**choices)
-    console = Console(quiet=as_json)
+    console = results_console(quiet=as_json)
     entries: list[dict[str, Any]] = []
     failed = False
     paths = list(_files(models))

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nonzero_rewrite.cli import user_errors
+from nonzero_rewrite.cli import EXIT_DIFFERENT, results_console, user_errors
 
 if TYPE_CHECKING:
     from nonzero_rewrite.verification import Verification
 
 EXIT_NOT_COMPARABLE = 1
-EXIT_DIFFERENT = 3
 STDOUT = "-"
 
 
@@ -124,15 +123,13 @@ def write_reports(
     result: Verification, json_file: str | None = None, junit_file: Path | None = None
 ) -> None:
     """Print the account unless stdout carries JSON, and write the files asked for."""
-    from rich.console import Console
-
     from nonzero_rewrite.verify_report import junit_xml, render_verification
     from nonzero_rewrite.write import write_text
 
     if json_file == STDOUT:
         click.echo(json.dumps(result.to_dict(), indent=2))
     else:
-        render_verification(result, Console())
+        render_verification(result, results_console())
         if json_file:
             write_text(Path(json_file), json.dumps(result.to_dict(), indent=2) + "\n")
     if junit_file:

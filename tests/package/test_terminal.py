@@ -160,6 +160,23 @@ if sys.platform != "win32":  # which has no pseudo-terminals
         assert b"180 NonZero found" in data
 
 
+def test_a_log_has_room_for_a_name(tmp_path: Path) -> None:
+    """So that ``grep`` finds it."""
+    model = parse("g (bool[n] x) => (int64[1, k] a) { a = NonZero(x) }")
+    model.graph.node[0].name = name = SCOPE.format(7) + "/NonZero_41"
+    onnx.save(model, tmp_path / "m.onnx")
+    done = subprocess.run(
+        [sys.executable, "-m", "nonzero_rewrite", "m.onnx", "-o", "p.onnx", "--verify"],
+        cwd=tmp_path,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert len(re.findall(rf"^{name} +\S", done.stdout, re.MULTILINE)) == 2
+
+
 @pytest.mark.parametrize("args", COMMANDS, ids=lambda args: args[0] + args[1])
 def test_an_old_code_page_can_show_it(folder: Path, args: tuple[str, ...]) -> None:
     text = command(folder, *args, PYTHONIOENCODING="cp1252")
