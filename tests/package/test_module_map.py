@@ -43,7 +43,6 @@ IMPORTS_HEAVY = {
 """Modules whose import brings a heavy package, themselves or through others: all there are."""
 
 LONG = {
-    "nonzero_rewrite.rewrite": "the stages of a rewrite, in the order in which they run",
     "nonzero_rewrite.search": "one loop with its budget, and the ways it makes candidates",
     "nonzero_rewrite.values": "a table of what is known of a value, operator by operator",
     "nonzero_rewrite.verify": "one comparison, from both runs to the verdict",

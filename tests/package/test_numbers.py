@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -74,3 +75,12 @@ def test_the_first_output_is_what_the_tool_prints(tmp_path: Path) -> None:
         return [re.sub(r"\d+", "0", line).rstrip() for line in lines[:end]]
 
     assert before(shown, "note: input") == before(printed, "patched ")
+
+
+def test_the_start_up_benchmark_runs() -> None:
+    tool = ROOT / "tools" / "bench_startup.py"
+    command = [sys.executable, str(tool), "--rounds", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds = json.loads(done.stdout)["seconds"]
+    assert {len(times) for times in seconds.values()} == {1}
+    assert "polygraphy -h, with us" in seconds
