@@ -43,16 +43,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(folder: Path, *args: str, columns: int = 80, **environment: str) -> str:
+def run(
+    folder: Path, *args: str, code: int = 0, columns: int | None = 80, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    width = {} if columns is None else {"COLUMNS": str(columns)}
     done = subprocess.run(
         [sys.executable, "-m", "nonzero_rewrite", *args],
         cwd=folder,
-        env={**_environment(), "COLUMNS": str(columns), **environment},
+        env={**_environment(), **width, **environment},
         capture_output=True,
+        encoding=environment.get("PYTHONIOENCODING", "utf-8"),
         timeout=120,
-        check=True,
+        check=False,
     )
-    return done.stdout.decode(environment.get("PYTHONIOENCODING", "utf-8"))
+    assert done.returncode == code, done.stderr
+    return done
 
 
 def _environment() -> dict[str, str]:
@@ -70,7 +75,7 @@ COMMANDS = (
 @pytest.mark.parametrize("columns", [80, 200])
 @pytest.mark.parametrize("args", COMMANDS, ids=lambda args: args[0] + args[1])
 def test_180_nonzero_stay_readable(folder: Path, args: tuple[str, ...], columns: int) -> None:
-    text = command(folder, *args, columns=columns)
+    text = run(folder, *args, columns=columns).stdout
     lines = text.splitlines()
     assert "180 NonZero found" in text and "and 179 more" in re.sub(r"\s+", " ", text)
     assert len(lines) < 40
@@ -78,22 +83,13 @@ def test_180_nonzero_stay_readable(folder: Path, args: tuple[str, ...], columns:
 
 
 def test_what_differs_is_never_summed_up(folder: Path) -> None:
-    command(folder, "ssd.onnx", "-o", "whole.onnx")
+    run(folder, "ssd.onnx", "-o", "whole.onnx")
     model = onnx.load(folder / "whole.onnx")
     wrong = next(node for node in model.graph.node if node.output[0] == "ob77")
     wrong.op_type = "Identity"
     del wrong.input[1]
     onnx.save(model, folder / "wrong.onnx")
-    done = subprocess.run(
-        [sys.executable, "-m", "nonzero_rewrite", "verify", "ssd.onnx", "wrong.onnx"],
-        cwd=folder,
-        env={**_environment(), "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 3
+    done = run(folder, "verify", "ssd.onnx", "wrong.onnx", code=3)
     rows = [line for line in done.stdout.splitlines() if re.match(r"ob77 ", line)]
     assert len(rows) == 1
     assert re.search(r"^oa0 and 178 more", done.stdout, re.MULTILINE)
@@ -106,7 +102,7 @@ def test_names_wrap_and_keep_their_ends(tmp_path: Path, columns: int) -> None:
     model = parse("g (bool[n] x) => (int64[1, k] a) { a = NonZero(x) }")
     model.graph.node[0].name = name = SCOPE.format(7) * 3 + "/NonZero_41"
     onnx.save(model, tmp_path / "m.onnx")
-    text = command(tmp_path, "m.onnx", "-o", "p.onnx", columns=columns)
+    text = run(tmp_path, "m.onnx", "-o", "p.onnx", columns=columns).stdout
     assert max(map(len, text.splitlines())) <= columns
     column = next(line for line in text.splitlines() if line.startswith("NonZero ")).index("mask")
     cells = [line[:column].strip() for line in text.splitlines()]
@@ -115,16 +111,8 @@ def test_names_wrap_and_keep_their_ends(tmp_path: Path, columns: int) -> None:
 
 def test_a_pipe_gets_no_escape_codes_and_no_progress(folder: Path) -> None:
     for args in COMMANDS:
-        assert "\x1b" not in command(folder, *args)
-    done = subprocess.run(
-        [sys.executable, "-m", "nonzero_rewrite", "ssd.onnx", "-O", "out", "-j", "2"],
-        cwd=folder,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+        assert "\x1b" not in run(folder, *args).stdout
+    done = run(folder, "ssd.onnx", "-O", "out", "-j", "2", columns=None)
     assert "\x1b" not in done.stdout + done.stderr
     assert done.stderr == ""
 
@@ -165,32 +153,24 @@ def test_a_log_has_room_for_a_name(tmp_path: Path) -> None:
     model = parse("g (bool[n] x) => (int64[1, k] a) { a = NonZero(x) }")
     model.graph.node[0].name = name = SCOPE.format(7) + "/NonZero_41"
     onnx.save(model, tmp_path / "m.onnx")
-    done = subprocess.run(
-        [sys.executable, "-m", "nonzero_rewrite", "m.onnx", "-o", "p.onnx", "--verify"],
-        cwd=tmp_path,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = run(tmp_path, "m.onnx", "-o", "p.onnx", "--verify", columns=None)
     assert len(re.findall(rf"^{name} +\S", done.stdout, re.MULTILINE)) == 2
 
 
 @pytest.mark.parametrize("args", COMMANDS, ids=lambda args: args[0] + args[1])
 def test_an_old_code_page_can_show_it(folder: Path, args: tuple[str, ...]) -> None:
-    text = command(folder, *args, PYTHONIOENCODING="cp1252")
+    text = run(folder, *args, PYTHONIOENCODING="cp1252").stdout
     assert text.isascii()
 
 
 def test_json_is_nothing_but_json(folder: Path) -> None:
-    (entry,) = json.loads(command(folder, "scan", "ssd.onnx", "--json"))
+    (entry,) = json.loads(run(folder, "scan", "ssd.onnx", "--json").stdout)
     assert len(entry["decisions"]) == 2 * CLASSES
 
 
 def test_help_fits_and_is_ascii(folder: Path) -> None:
     for name in ("", "rewrite", "scan", "verify", "build", "run", "doctor", "restore"):
-        text = command(folder, *filter(None, [name]), "--help", columns=80)
+        text = run(folder, *filter(None, [name]), "--help", columns=80).stdout
         assert text.isascii()
         assert max(map(len, text.splitlines())) <= 80
 
