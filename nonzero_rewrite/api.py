@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from nonzero_rewrite.load import load_model
+from nonzero_rewrite.load import about, load_model
 from nonzero_rewrite.options import Options
 from nonzero_rewrite.rewrite import RewriteResult, rewrite
 
@@ -35,7 +35,9 @@ def rewrite_model(
         copy = ModelProto()
         copy.CopyFrom(model)
         return rewrite(copy, options)
-    return rewrite(load_model(model).complete(), options)
+    source = load_model(model)
+    with about(model):
+        return rewrite(source.complete(), options)
 
 
 def scan_model(

@@ -110,12 +110,13 @@ def rewrite_file(task: FileTask) -> FileResult:
 
 
 def _run(task: FileTask, facts: dict[str, Any]) -> tuple[int, str]:
-    from nonzero_rewrite.load import load_model
+    from nonzero_rewrite.load import about, load_model
     from nonzero_rewrite.rewrite import rewrite
     from nonzero_rewrite.write import write_model
 
     source = load_model(task.source)
-    result = rewrite(source.model, task.options)
+    with about(task.source):
+        result = rewrite(source.model, task.options)
     facts["plan"] = result.plan.to_dict()
     facts["outcomes"] = {
         outcome: result.plan.count(outcome)

@@ -44,19 +44,24 @@ def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
         VerificationError: the file cannot be read, or holds pickled objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise VerificationError(f"{path}: is a single array; save with numpy.savez")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise VerificationError(f"{path}: is a single array; save with numpy.savez")
+        with file:
             return {key: file[key] for key in file.files}
+    except VerificationError:
+        raise
     except OSError as err:
-        raise VerificationError(f"{path}: cannot be read: {err.strerror or err}") from err
+        raise VerificationError(
+            f"{path}: cannot be read: {err.strerror or err}; check the path"
+        ) from err
     except (ValueError, EOFError) as err:
         raise VerificationError(
             f"{path}: is no .npz file of plain arrays ({err}); strings must be saved with a "
             "fixed width (dtype 'U')"
         ) from err
     except Exception as err:  # zipfile.BadZipFile and zlib.error share no base
-        raise VerificationError(f"{path}: is damaged: {err}") from err
+        raise VerificationError(f"{path}: is damaged ({err}); save it again") from err
 
 
 def _is_expected_output(key: str, names: Sequence[str]) -> bool:

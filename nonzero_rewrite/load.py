@@ -10,13 +10,14 @@ import mmap
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
-from nonzero_rewrite.errors import ModelLoadError
+from nonzero_rewrite.errors import ModelLoadError, NonZeroRewriteError
 from nonzero_rewrite.wire import LARGE_FILE_BYTES, Weights, without_weights
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
@@ -53,6 +54,17 @@ class LoadedModel:
                         file.seek(first)
                         tensor.raw_data = file.read(last - first)
         return self.model
+
+
+@contextmanager
+def about(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let what is wrong with a model, found after it was read, name its file."""
+    try:
+        yield
+    except NonZeroRewriteError as err:
+        if os.fspath(path) in str(err):
+            raise
+        raise type(err)(f"{os.fspath(path)}: {err}") from err
 
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:

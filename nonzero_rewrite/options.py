@@ -75,7 +75,8 @@ class Options:
         for name, site in self.sites.items():
             if site.outcome not in (None, *OUTCOMES):
                 raise PlanError(
-                    f"site {name!r}: outcome {site.outcome!r} is none of {', '.join(OUTCOMES)}"
+                    f"site {name!r}: outcome {site.outcome!r} is unknown; "
+                    f"choose one of {', '.join(OUTCOMES)}"
                 )
 
     def resolve(self, sites: Iterable[Site]) -> dict[str, SiteOptions]:

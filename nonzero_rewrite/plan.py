@@ -115,8 +115,15 @@ def read_plan(path: Path) -> Options:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise PlanError(f"{path}: the plan cannot be read: {err}") from err
+    except OSError as err:
+        raise PlanError(
+            f"{path}: the plan cannot be read: {err.strerror or err}; "
+            "write one with --dry-run --plan FILE"
+        ) from err
+    except UnicodeDecodeError as err:
+        raise PlanError(
+            f"{path}: not a rewrite plan, which is UTF-8 text; write one with --dry-run --plan FILE"
+        ) from err
     try:
         return options_from_json(text)
     except PlanError as err:
@@ -127,8 +134,12 @@ def options_from_json(text: str) -> Options:
     """As ``read_plan``, from the text itself."""
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as err:
-        raise PlanError(f"not JSON: {err}") from err
+    except json.JSONDecodeError as err:
+        raise PlanError(
+            f"not JSON ({err}); mend it, or write one with --dry-run --plan FILE"
+        ) from err
+    except (RecursionError, ValueError) as err:  # too deep, or a number of thousands of digits
+        raise PlanError("not a rewrite plan; write one with --dry-run --plan FILE") from err
     if not isinstance(data, dict) or data.get("format") != PLAN_FORMAT:
         raise PlanError(
             f"not a rewrite plan of format {PLAN_FORMAT}; write one with --dry-run --plan FILE"
@@ -138,7 +149,9 @@ def options_from_json(text: str) -> Options:
     sites: dict[str, SiteOptions] = {}
     for number, entry in enumerate(_take(data, "decisions", list)):
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-            raise PlanError(f"decisions[{number}] has no id")
+            raise PlanError(
+                f"decisions[{number}] has no id; remove it, or make the plan again from the model"
+            )
         wanted = SiteOptions(
             _wish(entry),
             _optional(entry, "backend", str),
@@ -170,15 +183,28 @@ def _wish(entry: Mapping[str, Any]) -> str | None:
     return outcome
 
 
+_KINDS: dict[type, str] = {
+    Mapping: "an object",
+    bool: "true or false",
+    int: "a whole number",
+    list: "an array",
+    str: "a string",
+}
+"""What JSON calls them."""
+
+
 def _take(data: Any, key: str, kind: type) -> Any:
     value = data.get(key) if isinstance(data, Mapping) else None
     if not isinstance(value, kind):
-        raise PlanError(f"{key!r} is missing or of the wrong kind")
+        raise PlanError(
+            f"{key!r} is missing or not {_KINDS[kind]}; "
+            "mend it, or write one with --dry-run --plan FILE"
+        )
     return value
 
 
 def _optional(data: Mapping[str, Any], key: str, kind: type) -> Any:
     value = data.get(key)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise PlanError(f"{key!r} is {value!r}, which is of the wrong kind")
+        raise PlanError(f"{key!r} is {value!r}; it must be null or {_KINDS[kind]}")
     return value

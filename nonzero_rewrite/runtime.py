@@ -85,9 +85,14 @@ class ModelSource:
         try:
             proto = onnx.load_model(path, load_external_data=False)
         except OSError as err:
-            raise ModelLoadError(f"{path}: cannot be read: {err.strerror or err}") from err
+            raise ModelLoadError(
+                f"{path}: cannot be read: {err.strerror or err}; check the path"
+            ) from err
         except Exception as err:  # protobuf's DecodeError has no importable common base
-            raise ModelLoadError(f"{path}: is not an ONNX model ({err})") from err
+            raise ModelLoadError(
+                f"{path}: not an ONNX model, or a truncated one ({err}); "
+                "export or download it again"
+            ) from err
         return cls(str(path), _skeleton(proto, copy=False), path.resolve().parent, path, None)
 
     def with_outputs(self, names: Sequence[str]) -> bytes:

@@ -115,6 +115,28 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
+def check_target(path: Path, source: LoadedModel, *, in_place: bool = False) -> None:
+    """Refuse early what ``write_model`` refuses.
+
+    Raises:
+        ModelWriteError: ``path`` is no place for a file, the source itself, or a data file of it.
+    """
+    _check_place(path)
+    if in_place and path.is_symlink():
+        raise ModelWriteError(
+            f"{path}: is a link to {path.resolve()}; name that file to replace it in place"
+        )
+    if not in_place and _same_file(path, source.path):
+        raise ModelWriteError(
+            f"{path}: is the input itself; choose another output, or say --in-place"
+        )
+    for location in source.data_files:
+        if _same_file(path, source.path.parent / location) or path == path.parent / location:
+            raise ModelWriteError(
+                f"{path}: is the name of the model's data file {location!r}; choose another output"
+            )
+
+
 def write_model(
     model: ModelProto,
     source: LoadedModel,
@@ -143,20 +165,7 @@ def write_model(
         ModelWriteError: when the output cannot be written, would overwrite the input, or would
             replace a data file of another model. Nothing is left half written.
     """
-    _check_place(path)
-    if in_place and path.is_symlink():
-        raise ModelWriteError(
-            f"{path}: is a link to {path.resolve()}; name that file to replace it in place"
-        )
-    if not in_place and _same_file(path, source.path):
-        raise ModelWriteError(
-            f"{path}: is the input itself; choose another output, or say --in-place"
-        )
-    for location in source.data_files:
-        if _same_file(path, source.path.parent / location) or path == path.parent / location:
-            raise ModelWriteError(
-                f"{path}: is the name of the model's data file {location!r}; choose another output"
-            )
+    check_target(path, source, in_place=in_place)
     same_folder = _same_file(path.parent, source.path.parent)
     put: tuple[Path, ...] = ()
     relocate = source.data_files and not same_folder

@@ -33,13 +33,15 @@ def command(*, patched: Path, output: Path, external_data: str) -> None:
     OUT equals the original in onnxruntime. A Where that took the place of a masked write stays, it
     is plain ONNX already.
     """
-    from nonzero_rewrite.load import load_model
+    from nonzero_rewrite.load import about, load_model
     from nonzero_rewrite.restore import is_patched, restore_model
-    from nonzero_rewrite.write import write_model
+    from nonzero_rewrite.write import check_target, write_model
 
     source = load_model(patched)
-    changed = is_patched(source.model)
-    restored = restore_model(source.model)
+    check_target(output, source)
+    with about(patched):
+        changed = is_patched(source.model)
+        restored = restore_model(source.model)
     write_model(source.model, source, output, changed=changed, external_data=external_data)
     what = f"{restored} NonZeroPlugin became NonZero" if restored else "No NonZeroPlugin found"
     click.echo(f"{what}: {output}")

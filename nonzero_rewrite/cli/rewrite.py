@@ -152,18 +152,19 @@ def command(
         raise click.UsageError("--inputs are for --verify")
 
     from nonzero_rewrite.cli.account import Account
-    from nonzero_rewrite.load import load_model
+    from nonzero_rewrite.input_files import load_inputs
+    from nonzero_rewrite.load import about, load_model
     from nonzero_rewrite.rewrite import rewrite
-    from nonzero_rewrite.write import check_output, write_model, write_text
+    from nonzero_rewrite.write import check_target, write_model, write_text
 
-    if dry_run:
-        check_output(plan, model)
-    else:
-        check_output(output, plan, *input_files)
-    check_output(engine, model, plan, *input_files)
+    _check_outputs(dry_run, model, output, engine, plan, input_files)
     options = make_options(plan=None if dry_run else plan, **choices)
     source = load_model(model)
-    result = rewrite(source.model, options)
+    if output is not None:
+        check_target(output, source, in_place=in_place)
+    feeds = [load_inputs(path) for path in input_files]
+    with about(model):
+        result = rewrite(source.model, options)
     account = Account(source, result, as_json, dry_run)
     account.plan()
     if dry_run:
@@ -185,11 +186,29 @@ def command(
             account.file("data", put)
         account.file("patched", output)
         if verify:
-            code = account.verified(_verify(original, output, input_files, options.rules))
+            code = account.verified(_verify(original, output, feeds, options.rules))
     if engine is not None and code == 0:
         how |= {"backend": options.backend, "leftovers": result.plan.leftovers}
         code = account.built(_build(output, engine, model, how), engine)
     account.finish(code)
+
+
+def _check_outputs(
+    dry_run: bool,
+    model: Path,
+    output: Path | None,
+    engine: Path | None,
+    plan: Path | None,
+    input_files: tuple[Path, ...],
+) -> None:
+    """Refuse outputs that would take the place of an input."""
+    from nonzero_rewrite.write import check_output
+
+    if dry_run:
+        check_output(plan, model)
+    else:
+        check_output(output, plan, *input_files)
+    check_output(engine, model, plan, *input_files)
 
 
 @contextmanager
@@ -209,14 +228,12 @@ def _original(model: Path, keep: bool) -> Iterator[Path]:
 
 
 def _verify(
-    original: Path, patched: Path, input_files: tuple[Path, ...], rules: frozenset[str]
+    original: Path, patched: Path, feeds: list[dict[str, Any]], rules: frozenset[str]
 ) -> Verification:
     from nonzero_rewrite.file_task import tolerances
-    from nonzero_rewrite.inputs import load_inputs
     from nonzero_rewrite.verify import verify_models
 
     rtol, atol = tolerances(rules)
-    feeds = [load_inputs(path) for path in input_files]
     return verify_models(original, patched, inputs=feeds, rtol=rtol, atol=atol)
 
 

@@ -84,7 +84,7 @@ def test_shared_masks_with_different_settings_stay_apart() -> None:
         ({"sites": {"a": SiteOptions(backend="tpu")}}, "tpu"),
         (
             {"sites": {"a": SiteOptions(outcome="gone")}},
-            "outcome 'gone' is none of plugin, removed",
+            "outcome 'gone' is unknown; choose one of plugin, removed",
         ),
     ],
 )
@@ -270,15 +270,15 @@ def test_a_plan_of_another_model() -> None:
         (lambda p: p.pop("format"), "not a rewrite plan of format 1"),
         (lambda p: p.update(format=2), "not a rewrite plan of format 1"),
         (lambda p: p.pop("options"), "'options' is missing"),
-        (lambda p: p.update(decisions={}), "'decisions' is missing or of the wrong kind"),
+        (lambda p: p.update(decisions={}), "'decisions' is missing or not an array"),
         (lambda p: p["decisions"].append({"outcome": "left"}), r"decisions\[2\] has no id"),
         (lambda p: p["decisions"][0].update(outcome=3), "'outcome' is 3"),
         (lambda p: p["decisions"][0].update(max_nonzero=True), "'max_nonzero' is True"),
-        (lambda p: p["decisions"][0].update(outcome="away"), "outcome 'away' is none of"),
+        (lambda p: p["decisions"][0].update(outcome="away"), "outcome 'away' is unknown"),
         (lambda p: p["options"].update(backend="tpu"), "tpu"),
         (lambda p: p["options"].update(rules=["magic"]), "unknown rule 'magic'"),
-        (lambda p: p["options"].update(rules="all"), "'rules' is missing or of the wrong kind"),
-        (lambda p: p["options"].update(function="no"), "'function' is missing or of the wrong"),
+        (lambda p: p["options"].update(rules="all"), "'rules' is missing or not an array"),
+        (lambda p: p["options"].update(function="no"), "'function' is missing or not true or false"),
     ],
 )
 def test_broken_plans(change: object, message: str) -> None:
