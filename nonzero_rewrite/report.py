@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from nonzero_rewrite.blockers import Blocker
@@ -20,6 +20,12 @@ MAX_ROWS = 24
 """More NonZero than this are shown in groups that have all but the name in common."""
 
 _COLOUR = {"plugin": "green", "removed": "cyan", "left": "yellow"}
+
+
+def escape(text: str) -> str:
+    """Text from a model or a path, for a console: neither markup nor what a terminal obeys."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return escape_markup("".join(shown))
 
 
 def render_plan(plan: RewritePlan, console: Console, *, would: bool = False) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 
 from nonzero_rewrite.find import Site
-from nonzero_rewrite.report import MAX_ROWS, grouped, render_blockers, render_plan
+from nonzero_rewrite.report import MAX_ROWS, escape, grouped, render_blockers, render_plan
 from nonzero_rewrite.rewrite import RewriteResult
 
 if TYPE_CHECKING:

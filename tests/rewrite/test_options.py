@@ -278,7 +278,10 @@ def test_a_plan_of_another_model() -> None:
         (lambda p: p["options"].update(backend="tpu"), "tpu"),
         (lambda p: p["options"].update(rules=["magic"]), "unknown rule 'magic'"),
         (lambda p: p["options"].update(rules="all"), "'rules' is missing or not an array"),
-        (lambda p: p["options"].update(function="no"), "'function' is missing or not true or false"),
+        (
+            lambda p: p["options"].update(function="no"),
+            "'function' is missing or not true or false",
+        ),
     ],
 )
 def test_broken_plans(change: object, message: str) -> None:
