@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-
 from nonzero_rewrite.find import Site
 from nonzero_rewrite.report import MAX_ROWS, escape, grouped, render_blockers, render_plan
 from nonzero_rewrite.rewrite import RewriteResult
