@@ -4,6 +4,7 @@
 
 The changed module exists only in the memory of the child process that runs the tests; no file is
 touched. Prints every mutant that survived, with its line, and exits with 1 when there are any.
+With --budget MINUTES a random sample of the mutants of all modules is run, one at a time.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import ast
 import importlib.abc
 import importlib.util
 import os
+import random
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -87,6 +91,26 @@ def changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, Callable[[], None]
         elif isinstance(node, ast.If | ast.IfExp):
             negated = ast.UnaryOp(ast.Not(), node.test)
             yield node, "condition negated", _attribute(node, "test", negated)
+        elif isinstance(node, ast.List) and len(node.elts) == 2 and _numbers(node):
+            yield node, "list turned round", _attribute(node, "elts", node.elts[::-1])
+        if isinstance(node, ast.stmt):
+            yield from _removals(node)
+
+
+def _numbers(node: ast.List) -> bool:
+    """True for two different numbers, such as a permutation."""
+    values = [each.value if isinstance(each, ast.Constant) else None for each in node.elts]
+    return None not in values and values[0] != values[1]
+
+
+def _removals(node: ast.stmt) -> Iterator[tuple[ast.AST, str, Callable[[], None]]]:
+    """Each statement of a body that may go: calls, augmented assignments, early ends."""
+    for name in ("body", "orelse"):
+        body = getattr(node, name, None)
+        for place, each in enumerate(body if isinstance(body, list) else []):
+            is_call = isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)
+            if is_call or isinstance(each, ast.AugAssign | ast.Continue | ast.Break):
+                yield each, "statement removed", _setter(body, place, ast.Pass())
 
 
 def _unseen(node: ast.AST) -> Iterator[ast.AST]:
@@ -176,13 +200,56 @@ def child(tests: list[str]) -> int:
     return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
 
 
+def run_sample(
+    modules: tuple[Path, ...], tests: tuple[str, ...], minutes: float, seed: int, limit: float
+) -> int:
+    """Mutants of several modules in random order until the time is up; how many survived."""
+    for module in modules:
+        if run_tests(module, -1, tests, limit):
+            raise click.ClickException(f"{', '.join(tests)}: the tests fail on {module} as it is")
+    sources = {module: module.read_text(encoding="utf-8") for module in modules}
+    queue = [(module, mutant) for module in modules for mutant in mutants(sources[module])]
+    random.Random(seed).shuffle(queue)
+    started, done, survivors = time.monotonic(), Counter[Path](), Counter[Path]()
+    for module, mutant in queue:
+        if time.monotonic() - started > 60 * minutes:
+            break
+        done[module] += 1
+        if not run_tests(module, mutant.number, tests, limit):
+            survivors[module] += 1
+            line = sources[module].splitlines()[mutant.line - 1].strip()
+            print(f"{module.as_posix()}:{mutant.line}: {mutant.text}: {line}", flush=True)
+    for module in modules:
+        print(f"{module.as_posix()}: {done[module] - survivors[module]} of {done[module]} noticed")
+    noticed = done.total() - survivors.total()
+    print(f"{noticed} of {done.total()} mutants noticed, drawn from {len(queue)} by seed {seed}")
+    return survivors.total()
+
+
 @click.command()
-@click.argument("module", type=click.Path(exists=True, path_type=Path))
+@click.argument("modules", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--tests", multiple=True, required=True, help="Paths for pytest. Repeatable.")
 @click.option("--jobs", default=2, show_default=True)
 @click.option("--time-limit", default=120.0, show_default=True, help="Seconds for one mutant.")
-def main(module: Path, tests: tuple[str, ...], jobs: int, time_limit: float) -> None:
-    """Mutate MODULE (a path relative to the repository's root) and run the tests on each mutant."""
+@click.option("--budget", type=float, help="Minutes: a random sample of all mutants, by --seed.")
+@click.option("--seed", default=0, show_default=True)
+def main(
+    *,
+    modules: tuple[Path, ...],
+    tests: tuple[str, ...],
+    jobs: int,
+    time_limit: float,
+    budget: float | None,
+    seed: int,
+) -> None:
+    """Mutate MODULES (paths relative to the repository's root) and run the tests on each mutant."""
+    if budget is not None:
+        sys.exit(bool(run_sample(modules, tests, budget, seed, time_limit)))
+    sys.exit(any([run_all(module, tests, jobs, time_limit) for module in modules]))
+
+
+def run_all(module: Path, tests: tuple[str, ...], jobs: int, time_limit: float) -> bool:
+    """Every mutant of one module; True when some survived."""
     if run_tests(module, -1, tests, time_limit):
         raise click.ClickException(f"{', '.join(tests)}: the tests fail on {module} as it is")
     source = module.read_text(encoding="utf-8")
@@ -199,7 +266,7 @@ def main(module: Path, tests: tuple[str, ...], jobs: int, time_limit: float) -> 
     for mutant in survivors:
         print(f"{module}:{mutant.line}: {mutant.text}: {lines[mutant.line - 1].strip()}")
     print(f"{module}: {len(all_mutants) - len(survivors)} of {len(all_mutants)} mutants noticed")
-    sys.exit(bool(survivors))
+    return bool(survivors)
 
 
 if __name__ == "__main__":
