@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.node import attribute, int_attribute, is_onnx
@@ -142,13 +142,28 @@ class Grouper:
                 name = node.input[0]
             elif is_onnx(node, "Cast"):
                 source = self._facts.types.of(self._scope, node.input[0]).elem_type
-                if not source or not keeps_nonzero(source, int_attribute(node, "to", 0)):
+                if source and keeps_nonzero(source, int_attribute(node, "to", 0)):
+                    name = node.input[0]
+                    continue
+                flags = self._flags(node)
+                if flags is None:
                     return name
-                name = node.input[0]
+                name = flags
             elif is_onnx(node, "Expand") and self._changes_nothing(node):
                 name = node.input[0]
             else:
                 return name
+
+    def _flags(self, node: NodeProto | None) -> str | None:
+        """The BOOL value at the start of a chain of casts: 0 and 1 survive every one of them."""
+        while node is not None and is_onnx(node, "Cast", "Identity"):
+            if int_attribute(node, "to", 0) == TensorProto.STRING:
+                return None
+            source: str = node.input[0]
+            if self._facts.types.of(self._scope, source).elem_type == TensorProto.BOOL:
+                return source
+            node = self._scope.made_by(source)
+        return None
 
     def _changes_nothing(self, node: NodeProto) -> bool:
         """True for an Expand to the size that its input has already."""
