@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (".ci", "docs", "examples", "models", "nonzero_rewrite", "plugin", "results", "tests")
+NOT_OURS = {"build", "dist", "__pycache__"}
 TEXT = {".css", ".cu", ".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml", ""}
 
 FORBIDDEN = {
@@ -22,13 +22,12 @@ FORBIDDEN = {
 
 
 def files() -> Iterator[Path]:
-    for path in sorted(ROOT.iterdir()):
-        if path.is_file() and path.suffix in TEXT:
-            yield path
-    for folder in (*FOLDERS, "tools"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts:
-                yield path
+    """Text files of the repository; of hidden folders only ``.ci``."""
+    for top in sorted(ROOT.iterdir()):
+        if top.is_file() or top.name == ".ci" or not top.name.startswith("."):
+            for path in [top] if top.is_file() else sorted(top.rglob("*")):
+                if path.is_file() and path.suffix in TEXT and not NOT_OURS & set(path.parts):
+                    yield path
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
