@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope
-from nonzero_rewrite.node import attribute, int_attribute, is_onnx
+from nonzero_rewrite.node import ONNX_DOMAINS, attribute, int_attribute, is_onnx
 from nonzero_rewrite.values import Facts, keeps_nonzero
 
 RANK_FIRST = False
@@ -183,6 +183,8 @@ class Grouper:
             slot = list(node.output).index(name)
             attributes = tuple(
                 sorted(attr.SerializeToString(deterministic=True) for attr in node.attribute)
+                if node.attribute
+                else ()
             )
             if sum(map(len, attributes)) <= 4096:
                 key = (node.op_type, attributes, inputs, slot)
@@ -191,10 +193,14 @@ class Grouper:
         return number
 
 
+_RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli", "Dropout")
+_WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
+
+
 def _is_deterministic(node: NodeProto) -> bool:
-    random = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli", "Dropout")
+    op_type = node.op_type
     return (
-        is_onnx(node, node.op_type)
-        and not node.op_type.startswith(random)
-        and node.op_type not in ("If", "Loop", "Scan", "SequenceMap")
+        node.domain in ONNX_DOMAINS
+        and op_type not in _WITH_GRAPHS
+        and not op_type.startswith(_RANDOM)
     )
