@@ -97,13 +97,7 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         )
     data_files: tuple[str, ...] = ()
     if b"location" in data:
-        try:
-            data_files = tuple(dict.fromkeys(_locations(path, model)))
-        except UnicodeDecodeError as err:
-            raise ModelLoadError(
-                f"{path}: what it says of its external data is not UTF-8 text, so the file is "
-                "damaged; export or download it again"
-            ) from err
+        data_files = tuple(dict.fromkeys(_locations(path, model)))
         _check_data_files(path, data_files)
     return LoadedModel(
         model, path, status.st_size, data_files, weights, modified=status.st_mtime_ns
@@ -201,6 +195,11 @@ def _parts(sparse: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
 def _locations(path: Path, model: ModelProto) -> Iterator[str]:
     for tensor in external_tensors(model):
         entries = {entry.key: entry.value for entry in tensor.external_data}
+        if bytes in map(type, (*entries, *entries.values())):  # what protobuf could not decode
+            raise ModelLoadError(
+                f"{path}: what it says of its external data is not UTF-8 text, so the file is "
+                "damaged; export or download it again"
+            )
         location = entries.get("location")
         if not location:
             raise ModelLoadError(

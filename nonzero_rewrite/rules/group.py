@@ -70,7 +70,7 @@ class Group:
             for handle in scope.users(value):
                 node = scope.nodes[handle]
                 turned = _link(node, layout)
-                if turned is not None:
+                if turned is not None and node.output[0]:
                     self.links.append(handle)
                     queue.append((node.output[0], turned))
                     continue

@@ -116,7 +116,9 @@ def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
             continue
         wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
         branches = scope.held_by(child.holder)
-        taken = next(each for each in branches if each.path.endswith(wanted))
+        taken = next((each for each in branches if each.path.endswith(wanted)), None)
+        if taken is None or len(taken.outputs) != len(scope.nodes[child.holder].output):
+            continue  # no If that a runtime would take
         if not all(
             may_go(each)
             for other in branches

@@ -461,6 +461,44 @@ def test_data_without_a_size_is_a_sentence(key: str, value: str, tmp_path: Path)
         load_model(path)
 
 
+@pytest.mark.parametrize("word", ["location", "weights.bin", "offset", "77777"])
+def test_data_whose_place_is_no_utf8_is_a_sentence(word: str, tmp_path: Path) -> None:
+    path = with_external(tmp_path, location="weights.bin", offset="77777")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(word.encode(), b"\xff" * len(word)) + b"\x32\x08location")
+    with pytest.raises(ModelLoadError, match="external data is not UTF-8 text"):
+        load_model(path)
+
+
+def test_a_transpose_without_a_name_for_its_output_is_an_ordinary_user() -> None:
+    nodes = [
+        nonzero("x"),
+        helper.make_node("Transpose", ["indices"], [""], perm=[1, 0]),
+        helper.make_node("Identity", ["indices"], ["y"]),
+    ]
+    assert rewrite_model(model_of(nodes, {"x": ["n"]})).plan.decisions[0].outcome == "plugin"
+
+
+@pytest.mark.parametrize("kind", ["no branch", "too few outputs"])
+def test_a_constant_if_that_is_none_stays(kind: str) -> None:
+    model = parse(
+        """g (float[n] x) => (int64[1, k] y) {
+            yes = Constant<value = bool {1}>()
+            y = If(yes) <
+                then_branch = t () => (int64[1, k] a) { a = NonZero(x) },
+                else_branch = e () => (int64[1, k] b) { b = NonZero(x) }
+            >
+        }"""
+    )
+    holder = model.graph.node[1]
+    branch = next(a for a in holder.attribute if a.name == "then_branch")
+    if kind == "no branch":
+        branch.name = "elsewhere"
+    else:
+        del branch.g.output[:]
+    assert "If" in {node.op_type for node in rewrite_model(model).model.graph.node}
+
+
 def corrupt(change: Callable[[bytes], bytes], tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
     path.write_bytes(change(PLAIN.SerializeToString()))

@@ -1,0 +1,76 @@
+"""Mutants of the proof itself that its own tests did not notice, each with a test that does."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from helpers.graphs import parse
+
+from nonzero_rewrite import rewrite_model, verify_models
+from nonzero_rewrite.observe import find_masks, find_unobserved
+
+FUNCTION = '<domain: "{}", opset_import: ["": 17]> {} (a) => (b) {{ b = NonZero(a) }}'
+
+
+@pytest.mark.parametrize(
+    ("domain", "name", "seen"),
+    [
+        ("nonzero_rewrite", "NonZeroPlugin", False),
+        ("nonzero_rewrite", "Other", True),
+        ("local", "NonZeroPlugin", True),
+        ("local", "Other", True),
+    ],
+)
+def test_only_our_own_function_is_left_out_of_what_cannot_be_watched(
+    domain: str, name: str, seen: bool
+) -> None:
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Abs(x) }'
+    model = onnx.parser.parse_model(head + FUNCTION.format(domain, name))
+    expected = (f"b in function {domain}::{name}",) if seen else ()
+    assert find_unobserved(model) == expected
+
+
+MASKED = """g (float[n] x) => (float[n] y) {
+    m = Abs(x)
+    i = NonZero(m)
+    p = Transpose(i)
+    s = Constant<value = float[1] {2.0}>()
+    c = Shape<start = 0, end = 1>(p)
+    u = Expand(s, c)
+    y = ScatterND(x, p, u)
+}"""
+
+
+def test_that_zeros_are_compared_without_their_sign_is_said_exactly_where_they_are() -> None:
+    masked, plain = parse(MASKED), parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(x) }")
+    for model, is_said in ((masked, True), (plain, False)):
+        patched = rewrite_model(model).model
+        assert any(node.op_type == "Where" for node in patched.graph.node) is is_said
+        result = verify_models(model, patched)
+        assert result.ok, result.reason
+        assert any("0.0 and -0.0 count as equal" in note for note in result.notes) is is_said
+
+
+def test_a_nonzero_that_a_rule_did_away_with_is_accounted_for_all_the_same() -> None:
+    model = parse(MASKED)
+    result = verify_models(model, rewrite_model(model).model)
+    assert len(result.selected) == len(result.cases) > 0
+    assert {(s.node, s.input, s.patched) for s in result.selected} == {("i", "m", None)}
+    assert {s.selected == s.items for s in result.selected} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("domain", "op_type", "watched"),
+    [
+        ("nonzero_rewrite", "NonZeroPlugin", True),
+        ("nonzero_rewrite", "Other", False),
+        ("other", "NonZeroPlugin", False),
+        ("other", "NonZero", False),
+        ("", "NonZero", True),
+        ("ai.onnx", "NonZero", True),
+    ],
+)
+def test_masks_are_known_by_operator_and_domain(domain: str, op_type: str, watched: bool) -> None:
+    model = parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(x) }")
+    model.graph.node[0].op_type, model.graph.node[0].domain = op_type, domain
+    assert [mask.indices for mask in find_masks(model)] == (["i"] if watched else [])
