@@ -27,6 +27,7 @@ _KIND = {
     **dict.fromkeys(_COMPARE, "compare"),
 }
 _ONE_ITEM: tuple[tuple[Dim, ...], ...] = ((), (1,))
+_ELEM_TYPES = frozenset(TensorProto.DataType.values())
 _ALL_INPUTS = ("broadcast", "compare")
 
 
@@ -75,7 +76,8 @@ def resolve(
 
 def _apply(kind: str, node: NodeProto, types: list[TensorType]) -> TensorType | None:
     if kind == "cast":
-        return TensorType(int_attribute(node, "to", 0), types[0].dims)
+        to = int_attribute(node, "to", 0)
+        return TensorType(to if to in _ELEM_TYPES else 0, types[0].dims)
     dims = broadcast(types)
     if dims is None:
         return None

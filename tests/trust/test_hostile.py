@@ -499,6 +499,16 @@ def test_a_constant_if_that_is_none_stays(kind: str) -> None:
     assert "If" in {node.op_type for node in rewrite_model(model).model.graph.node}
 
 
+@pytest.mark.parametrize("to", [-(1 << 63), (1 << 63) - 1, -1, 0, 999])
+def test_a_cast_to_no_type_is_no_known_type(to: int) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["m"], to=to),
+        helper.make_node("Reciprocal", ["m"], ["r"]),
+        nonzero("r"),
+    ]
+    assert rewrite_model(model_of(nodes, {"x": ["n"]})).plan.decisions[0].outcome == "left"
+
+
 def corrupt(change: Callable[[bytes], bytes], tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
     path.write_bytes(change(PLAIN.SerializeToString()))

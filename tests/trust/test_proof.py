@@ -7,7 +7,7 @@ import pytest
 from helpers.graphs import parse
 
 from nonzero_rewrite import rewrite_model, verify_models
-from nonzero_rewrite.observe import find_masks, find_unobserved
+from nonzero_rewrite.observe import find_masks, find_unobserved, fixed_masks
 
 FUNCTION = '<domain: "{}", opset_import: ["": 17]> {} (a) => (b) {{ b = NonZero(a) }}'
 
@@ -74,3 +74,59 @@ def test_masks_are_known_by_operator_and_domain(domain: str, op_type: str, watch
     model = parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(x) }")
     model.graph.node[0].op_type, model.graph.node[0].domain = op_type, domain
     assert [mask.indices for mask in find_masks(model)] == (["i"] if watched else [])
+
+
+NESTED = """g (float[n] x, bool go) => (int64[1, k] y) {
+    y = If(go) <
+        then_branch = t () => (int64[1, k] a) {
+            a = If(go) <
+                then_branch = u () => (int64[1, k] c) { c = NonZero(x) },
+                else_branch = v () => (int64[1, k] d) { d = NonZero(x) }
+            >
+        },
+        else_branch = e () => (int64[1, k] b) { b = NonZero(x) }
+    >
+}"""
+
+
+def test_what_cannot_be_watched_is_named_by_node_and_place() -> None:
+    model = parse(NESTED)
+    outer = model.graph.node[0]
+    outer.name = "outer"
+    other = next(a.g for a in outer.attribute if a.name == "else_branch")
+    other.node[0].name = "named"
+    assert sorted(find_unobserved(model)) == [
+        "c in If 'outer' then_branch/If '' then_branch",
+        "d in If 'outer' then_branch/If '' else_branch",
+        "named in If 'outer' else_branch",
+    ]
+
+
+def test_outputs_are_equal_in_as_many_cases_as_were_compared() -> None:
+    model = parse(MASKED)
+    result = verify_models(model, rewrite_model(model).model)
+    assert [(o.name, o.cases, o.equal) for o in result.outputs] == [
+        ("y", len(result.cases), len(result.cases))
+    ]
+
+
+def test_broken_nodes_are_no_masks() -> None:
+    model = parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(x) }")
+    for inputs, outputs in (([], ["a"]), (["x"], []), (["x"], [""])):
+        broken = onnx.helper.make_node("NonZero", inputs, outputs)
+        model.graph.node.append(broken)
+    assert [mask.indices for mask in find_masks(model)] == ["i"]
+
+
+def test_a_mask_varies_with_what_it_is_computed_from() -> None:
+    model = parse(
+        """g (float[n] x) => (int64[1, k] i, int64[1, l] j) {
+            a = Abs(x)
+            b = Neg(a)
+            i = NonZero(b)
+            c = Shape(x)
+            d = ConstantOfShape(c)
+            j = NonZero(d)
+        }"""
+    )
+    assert fixed_masks(model, find_masks(model)) == {1}
