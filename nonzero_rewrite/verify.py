@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from nonzero_plugin.contract import DOMAIN, OP_TYPE
 
 from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
+from nonzero_rewrite.function import is_ours
 from nonzero_rewrite.inputs import (
     DEFAULT_TIME_BUDGET,
     InputCase,
@@ -39,6 +41,11 @@ from nonzero_rewrite.verification import (
 _SELECT_NOTE = (
     "the rewrite selects by Where, and onnxruntime's Where gives 0.0 where it selects -0.0 "
     "(TensorRT's gives -0.0): 0.0 and -0.0 count as equal"
+)
+
+_BARE = (
+    "the patched model has NonZeroPlugin without the function by which onnxruntime runs it; rewrite "
+    "without --no-function, or compare an engine of it (nonzero-rewrite verify ORIGINAL ENGINE)"
 )
 
 MAX_DIFFERENCES = 100
@@ -108,6 +115,12 @@ def verify_models(
     )
 
 
+def _bare(model: onnx.ModelProto) -> bool:
+    """True when ``model`` has our nodes, but not the function by which onnxruntime runs them."""
+    ours = any(is_ours(node) for node in model.graph.node)
+    return ours and not any((f.domain, f.name) == (DOMAIN, OP_TYPE) for f in model.functions)
+
+
 def _selects(graph: onnx.GraphProto) -> bool:
     """True when a rule wrote a Where into ``graph`` or below."""
     for node in graph.node:
@@ -168,6 +181,8 @@ class _Comparison:
         try:
             patched = same_kind(original, self._patched, self._right.extra, self._seed)
         except RunError as err:
+            if _bare(self._patched.skeleton):
+                return Outcome.NOT_COMPARABLE, _BARE
             self._note_failure("", err)
             return Outcome.DIFFERENT, self.differences[0].text
         self._compare_cases(original, patched, found)

@@ -388,3 +388,12 @@ def test_given_inputs_that_break_the_promise_are_a_difference() -> None:
     assert result.differences[0].text == (
         "count differs: 3 in the original, 2 (its max_nonzero) in the patched"
     )
+
+
+def test_b22_a_bare_node_is_explained_and_no_difference() -> None:
+    """Case B22: onnxruntime refuses the node; we say why, and what to do."""
+    model = wrong.original()
+    bare = rewrite_model(model, function=False).model
+    result = verify_models(model, bare)
+    assert result.outcome is Outcome.NOT_COMPARABLE and not result.differences
+    assert "without --no-function" in result.reason
