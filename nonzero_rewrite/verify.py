@@ -44,7 +44,7 @@ _SELECT_NOTE = (
 )
 
 _BARE = (
-    "the patched model has NonZeroPlugin without the function by which onnxruntime runs it; rewrite "
+    "the patched file has NonZeroPlugin without the function by which onnxruntime runs it: rewrite "
     "without --no-function, or compare an engine of it (nonzero-rewrite verify ORIGINAL ENGINE)"
 )
 
