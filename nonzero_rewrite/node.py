@@ -86,10 +86,10 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
         return
     for attr in node.attribute:
         if attr.type == AttributeProto.GRAPH:
-            yield attr.name, attr.g
+            yield text(attr.name), attr.g
         elif attr.type == AttributeProto.GRAPHS:
             for number, graph in enumerate(attr.graphs):
-                yield f"{attr.name}[{number}]", graph
+                yield f"{text(attr.name)}[{number}]", graph
 
 
 def node_label(node: NodeProto, number: int) -> str:
