@@ -26,10 +26,12 @@ def write_edits(scopes: list[Scope], types: Types) -> bool:
     return True
 
 
-def add_operator(model: ModelProto, opset: int, *, function: bool, capped: bool) -> None:
+def add_operator(
+    model: ModelProto, opset: int, *, function: bool, capped: bool, guarded: bool
+) -> None:
     """Let ``model`` know the operator: by its function, or by its domain alone."""
     if function:
-        add_function(model, opset, capped)
+        add_function(model, opset, capped=capped, guarded=guarded)
     else:
         import_domain(model)
 

@@ -34,7 +34,7 @@ CAP_OPSET = 12
 """``max_nonzero`` in the function needs Constant's ``value_int``, which opset 12 brought."""
 
 
-def nonzero_function(opset: int, capped: bool) -> FunctionProto:
+def nonzero_function(opset: int, capped: bool, guarded: bool = False) -> FunctionProto:
     """``(indices, count) = NonZeroPlugin(x)`` in operators of the ONNX domain.
 
     The Cast to BOOL comes first because onnxruntime's NonZero takes six types only and its Cast
@@ -43,10 +43,14 @@ def nonzero_function(opset: int, capped: bool) -> FunctionProto:
 
     Args:
         opset: version of the ONNX domain; must equal the model's, onnx.checker refuses another.
+        guarded: whether a node's input comes straight from a Cast. onnxruntime up to 1.23 makes
+            one of two Casts in a row, and FLOAT -> INT64 -> BOOL is not FLOAT -> BOOL; a Concat of
+            one keeps them apart.
         capped: whether a node has ``max_nonzero``; the indices are then cut to the first so many.
     """
     nodes = [
-        helper.make_node("Cast", ["x"], ["mask"], to=TensorProto.BOOL),
+        *([helper.make_node("Concat", ["x"], ["apart"], axis=0)] if guarded else []),
+        helper.make_node("Cast", ["apart" if guarded else "x"], ["mask"], to=TensorProto.BOOL),
         helper.make_node("NonZero", ["mask"], ["all_indices"]),
     ]
     rows = "all_indices"
@@ -111,16 +115,18 @@ def is_ours(node: NodeProto) -> bool:
     return node.op_type == OP_TYPE and node.domain == DOMAIN
 
 
-def add_function(model: ModelProto, opset: int, capped: bool) -> None:
+def add_function(model: ModelProto, opset: int, *, capped: bool, guarded: bool) -> None:
     """Let ``model`` carry the function, the opset import and the IR version it needs."""
     import_domain(model)
-    wanted = nonzero_function(opset, capped)
     for number, function in enumerate(model.functions):
         if function.domain == DOMAIN and function.name == OP_TYPE:
-            if capped:  # the capped body serves uncapped nodes too, through its default
-                model.functions[number].CopyFrom(wanted)
+            # What one node needs serves the others too: a cap has a default.
+            had = {node.op_type for node in function.node}
+            if (capped and "Slice" not in had) or (guarded and "Concat" not in had):
+                both = nonzero_function(opset, capped or "Slice" in had, guarded or "Concat" in had)
+                model.functions[number].CopyFrom(both)
             return
-    model.functions.append(wanted)
+    model.functions.append(nonzero_function(opset, capped, guarded))
     model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
 
 

@@ -271,7 +271,7 @@ def _detach(graph: gs.Graph, tensor: gs.Tensor) -> int:
 
 def _function(opset: int) -> Any:
     """Our function as graphsurgeon holds it."""
-    function = nonzero_function(opset, capped=opset >= CAP_OPSET)
+    function = nonzero_function(opset, capped=opset >= CAP_OPSET, guarded=True)
     empty = onnx.helper.make_graph([], "empty", [], [])
     model = onnx.helper.make_model(empty, functions=[function], opset_imports=function.opset_import)
     return gs.import_onnx(model).functions[0]

@@ -26,7 +26,7 @@ from nonzero_rewrite.node import readable_names
 from nonzero_rewrite.options import Options, SiteOptions
 from nonzero_rewrite.plan import RewritePlan
 from nonzero_rewrite.rules import SkipReason, fold, hoist, lift
-from nonzero_rewrite.rules.context import Context
+from nonzero_rewrite.rules.context import Context, behind_cast
 from nonzero_rewrite.rules.count import count, where_sum
 from nonzero_rewrite.rules.group import Group, Grouper
 from nonzero_rewrite.rules.masked_scatter import masked_scatter
@@ -107,6 +107,7 @@ class _Rewriter:
         self.lifted = False
         self.placed = False
         self.capped = False
+        self.guarded = False
 
     def run(self) -> RewriteResult:
         changed = bool(self.ledger.sites) and self._run()
@@ -125,7 +126,13 @@ class _Rewriter:
         self._leave_rest()
         changed = write_edits(self.scopes, self.context.facts.types) or self.lifted
         if self.placed:
-            add_operator(self.model, self.opset, function=self.options.function, capped=self.capped)
+            add_operator(
+                self.model,
+                self.opset,
+                function=self.options.function,
+                capped=self.capped,
+                guarded=self.guarded,
+            )
         return changed
 
     def _lift(self) -> None:
@@ -216,6 +223,7 @@ class _Rewriter:
             for node in nodes:
                 self.ledger.decide(node, "left", reason)
             return
+        self.guarded |= behind_cast(group.scope, group.mask)
         placed = place(group, self.context, backend, cap, "transpose" in self.options.rules)
         self.placed = True
         self.capped |= cap is not None

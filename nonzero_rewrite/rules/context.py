@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnx import TensorProto
+
 from nonzero_rewrite.graph import Scope
+from nonzero_rewrite.node import is_onnx
 from nonzero_rewrite.options import Options
 from nonzero_rewrite.rules.tape import Names, Tape
 from nonzero_rewrite.values import Facts
@@ -50,6 +53,16 @@ class Context:
         """A new tape for one replacement."""
         return Tape(self.names, self.opset, rule, prefix)
 
+    def flags(self, tape: Tape, scope: Scope, mask: str) -> str:
+        """``mask``, which is of one dim or more, as BOOL.
+
+        onnxruntime up to 1.23 makes one of two Casts in a row, and FLOAT -> INT64 -> BOOL is not
+        FLOAT -> BOOL: a Concat of one keeps them apart.
+        """
+        if behind_cast(scope, mask):
+            mask = tape.op("Concat", [mask], axis=0)
+        return tape.op("Cast", [mask], to=TensorProto.BOOL)
+
     def finish(self, scope: Scope, handle: int, tape: Tape) -> list[int]:
         """Put the tape's nodes where ``handle`` stood, and remove what nobody needs any more.
 
@@ -59,3 +72,11 @@ class Context:
         scope.replace(handle, tape.nodes)
         above = [scope.producer[name] for name in inputs if name in scope.producer]
         return [handle, *scope.sweep(above)]
+
+
+def behind_cast(scope: Scope, name: str) -> bool:
+    """True when ``name`` comes straight from a Cast."""
+    node = scope.made_by(name)
+    while node is not None and is_onnx(node, "Identity"):
+        node = scope.made_by(node.input[0])
+    return node is not None and is_onnx(node, "Cast")

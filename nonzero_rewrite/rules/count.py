@@ -33,7 +33,11 @@ def count(group: Group, context: Context) -> Verdict:
     for use in group.uses:
         node = scope.nodes[use.handle]
         tape = context.tape("count", node.output[0])
-        number = _count(tape, group.mask, of_mask.elem_type)
+        mask = group.mask
+        if of_mask.elem_type != TensorProto.BOOL:
+            # Of a scalar nobody makes a Concat.
+            mask = context.flags(tape, scope, mask if of_mask.rank else tape.reshape(mask, -1))
+        number = _count(tape, mask)
         _write_reader(tape, node, use.layout, number, of_mask.rank)
         context.finish(scope, use.handle, tape)
     return APPLIED
@@ -78,10 +82,8 @@ def _used_as_shape(group: Group, name: str) -> bool:
     return False
 
 
-def _count(tape: Tape, mask: str, elem_type: int) -> str:
-    """The number of non-zero items, INT64[1]."""
-    if elem_type != TensorProto.BOOL:
-        mask = tape.op("Cast", [mask], to=TensorProto.BOOL)
+def _count(tape: Tape, mask: str) -> str:
+    """The number of true items, INT64[1]."""
     ones = tape.op("Cast", [tape.reshape(mask, -1)], to=TensorProto.INT64)
     return tape.reduce_sum(ones, [0], 1)
 
@@ -149,7 +151,7 @@ def where_sum(group: Group, use: Use, context: Context) -> Verdict:
         tape = context.tape("where-sum", node.output[0])
         mask = group.mask
         if of_mask.elem_type != TensorProto.BOOL:
-            mask = tape.op("Cast", [mask], to=TensorProto.BOOL)
+            mask = context.flags(tape, scope, mask)
         zero = tape.constant(np.zeros((), dtype=helper.tensor_dtype_to_np_dtype(of_data.elem_type)))
         masked = tape.reshape(tape.op("Where", [mask, data, zero]), -1)
         tape.reduce_sum(masked, [0], keepdims, node.output[0])

@@ -67,7 +67,7 @@ def _count_up_to(tape: Tape, flags: str, rank: int) -> str:
 
     Axis by axis, so that no Reshape is needed, to which a dim of size 0 would mean another.
     """
-    sums = tape.op("Cast", [flags], to=TensorProto.INT64)
+    sums = tape.op("Where", [flags, tape.scalar(1), tape.scalar(0)])
     count = tape.op("CumSum", [sums, tape.scalar(rank - 1)])
     for axis in range(rank - 1, 0, -1):
         sums = tape.reduce_sum(sums, [axis], 1)

@@ -164,7 +164,7 @@ def _mask_input(group: Group, context: Context, tape: Tape, rules: list[str]) ->
         rules.append("mask-cast")
     if of.elem_type in PLUGIN_TYPES:
         return group.mask
-    return tape.op("Cast", [group.mask], to=TensorProto.BOOL)
+    return context.flags(tape, group.scope, group.mask)
 
 
 def _inherit(node: NodeProto, group: Group, rules: list[str]) -> None:

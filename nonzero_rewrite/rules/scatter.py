@@ -122,7 +122,7 @@ def write_where(
     tape = context.tape(rule, output)
     mask = group.mask
     if of_mask.elem_type != TensorProto.BOOL:
-        mask = tape.op("Cast", [mask], to=TensorProto.BOOL)
+        mask = context.flags(tape, scope, mask)
     if not fits:
         mask = _slice_like(tape, mask, data, of_mask.rank, of_data.rank)
     written = value.write(tape, mask)

@@ -183,3 +183,17 @@ def test_without_mask_cast() -> None:
     result = rewritten(parse(text), rules=DEFAULT_RULES - {"mask-cast"})
     assert ops(result.model) == ["Cast", "NonZeroPlugin"]
     assert misses(result) == {}
+
+
+def test_two_casts_never_stand_in_a_row() -> None:
+    """onnxruntime up to 1.23 makes one of them: FLOAT -> INT64 -> BOOL became FLOAT -> BOOL."""
+    text = f"g ({X}) => (int64[2,k] y) {{ c = Cast <to = 7> (x) y = NonZero(c) }}"
+    (function,) = rewritten(parse(text)).model.functions
+    assert [node.op_type for node in function.node][:2] == ["Concat", "Cast"]
+
+    text = f"g ({X}) => (int64[2,k] y) {{ c = Cast <to = 2> (x) y = NonZero(c) }}"
+    assert ops(rewritten(parse(text)).model) == ["Cast", "Concat", "Cast", "NonZeroPlugin"]
+
+    text = "g (float[n] x) => (int64[1,k] y) { y = NonZero(x) }"
+    (function,) = rewritten(parse(text)).model.functions
+    assert function.node[0].op_type == "Cast"

@@ -87,6 +87,9 @@ def paused(*args, **kwargs):
     return real(*args, **kwargs)
 import nonzero_rewrite.write, nonzero_rewrite.rewrite, nonzero_rewrite.verify
 setattr(target, name, paused)
+accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10's own copy of os's functions
+if accessor is not None and module == "os" and hasattr(accessor, name):
+    setattr(accessor, name, staticmethod(paused))
 from nonzero_rewrite.cli import main
 main(sys.argv[1:])
 """
