@@ -20,6 +20,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from helpers import wrong_rewrites
+from helpers.dying import dies
 from helpers.manifest import MODELS
 
 from nonzero_rewrite import batch
@@ -165,18 +166,10 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     assert "cannot be made" in result.error
 
 
-def _dies(task: FileTask) -> FileResult:
-    if task.source.name == "dies.onnx":
-        os._exit(11)
-    if task.source.name == "bug.onnx":
-        raise ZeroDivisionError("a bug")
-    return FileResult(task.source, 0)
-
-
 def test_a_process_that_dies_costs_one_model(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(batch, "rewrite_file", _dies)
+    monkeypatch.setattr(batch, "rewrite_file", dies)
     names = ["a", "dies", "b", "bug", "c"]
     tasks = [FileTask(Path(f"{name}.onnx"), Path(f"out/{name}.onnx")) for name in names]
     seen: list[FileResult] = []
@@ -185,7 +178,7 @@ def test_a_process_that_dies_costs_one_model(
     assert [result.code for result in results] == [0, 1, 0, 1, 0]
     assert "the process working on it died" in results[1].error
     assert "unexpected ZeroDivisionError: a bug" in results[3].error
-    assert "in _dies" in caplog.text  # the traceback of a fault of ours is kept
+    assert "in dies" in caplog.text  # the traceback of a fault of ours is kept
     assert sorted(map(id, seen)) == sorted(map(id, results))
 
 
