@@ -55,7 +55,7 @@ def examine(path: Path, rtx: bool, seed: int) -> dict[str, Any]:
     row["valid"] = _valid(onnx.load(path, load_external_data=False), result.model)
     row |= _parity(path, result.model, seed)
     if rtx:
-        row["rtx"] = _build(path, result.model)
+        row["rtx"] = _build(path, result.model, result.plan.leftovers)
     return row
 
 
@@ -98,10 +98,10 @@ def _parity(path: Path, patched: Any, seed: int) -> dict[str, Any]:
     }
 
 
-def _build(path: Path, patched: Any) -> str:
+def _build(path: Path, patched: Any, leftovers: int) -> str:
     """ "built", or TensorRT's words."""
     import onnx
-    from nonzero_plugin.build import build_engine
+    from nonzero_plugin.build import BuildOptions, build_engine
     from nonzero_plugin.errors import NonZeroPluginError
 
     with tempfile.TemporaryDirectory() as name:
@@ -110,7 +110,8 @@ def _build(path: Path, patched: Any) -> str:
             onnx.load_external_data_for_model(patched, str(path.parent))
         onnx.save(patched, folder / "patched.onnx")
         try:
-            build_engine(folder / "patched.onnx", folder / "model.engine")
+            options = BuildOptions(leftovers=leftovers)
+            build_engine(folder / "patched.onnx", folder / "model.engine", options)
         except NonZeroPluginError as err:
             return " ".join(str(err).split()).replace(f"{folder}/", "")
     return "built"

@@ -137,3 +137,20 @@ def test_a_source_made_from_the_indices_keeps_them() -> None:
     (decision,) = rewritten(model).plan.decisions
     assert decision.outcome == "plugin"
     assert "from the indices" in dict(decision.near_misses)["masked-scatter"]
+
+
+def test_every_second_item_of_the_source_is_not_the_source() -> None:
+    model = masked_scatter(["n"], ["n"], [64])
+    graph = model.graph
+    graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    graph.node[5].input.append("two")
+    graph.node[5].input[2] = "double"
+    graph.node.insert(5, helper.make_node("Mul", ["count", "two"], ["double"]))
+    result = rewritten(model)
+    assert verify_models(model, result.model).ok
+    feeds = {
+        "x": np.zeros(4, np.float32),
+        "mask": np.array([True, False, True, True]),
+        "source": np.arange(64, dtype=np.float32),
+    }
+    assert verify_models(model, result.model, inputs=[feeds]).ok
