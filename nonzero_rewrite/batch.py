@@ -15,19 +15,18 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NoReturn
 
-from nonzero_rewrite.errors import ModelLoadError, PlanError
-from nonzero_rewrite.file_task import (
+from nonzero_rewrite.errors import (
     EXIT_BUILD_FAILED,
     EXIT_DIFFERENT,
     EXIT_ERROR,
-    FileResult,
-    FileTask,
-    rewrite_file,
+    EXIT_INTERRUPTED,
+    ModelLoadError,
+    PlanError,
 )
+from nonzero_rewrite.file_task import FileResult, FileTask, rewrite_file
 
 logger = logging.getLogger(__name__)
 
-_INTERRUPTED = 130
 
 _SEVERITY = (0, EXIT_BUILD_FAILED, EXIT_ERROR, EXIT_DIFFERENT)
 """Exit codes from harmless to grave: a wrong result is worse than none."""
@@ -152,7 +151,7 @@ def _interruptible(work: Callable[[FileTask], FileResult], task: FileTask) -> Fi
     try:
         return work(task)
     except KeyboardInterrupt:
-        os._exit(_INTERRUPTED)
+        os._exit(EXIT_INTERRUPTED)
     finally:
         _die_quietly()
 

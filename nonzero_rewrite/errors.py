@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+EXIT_ERROR = 1
+EXIT_DIFFERENT = 3
+EXIT_BUILD_FAILED = 4
+EXIT_INTERRUPTED = 130
+"""Exit codes of the command line, and of one model among many; click's own is 2 for wrong usage."""
+
 
 class NonZeroRewriteError(Exception):
     """Root of everything a user can fix; its text says what, where, why and what to do.

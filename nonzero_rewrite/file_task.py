@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from nonzero_plugin.errors import NonZeroPluginError
 
-from nonzero_rewrite.errors import ModelWriteError, NonZeroRewriteError
+from nonzero_rewrite.errors import (
+    EXIT_BUILD_FAILED,
+    EXIT_DIFFERENT,
+    EXIT_ERROR,
+    ModelWriteError,
+    NonZeroRewriteError,
+)
 from nonzero_rewrite.options import Options
 from nonzero_rewrite.rules import EXACT_RULES
 
@@ -21,8 +27,6 @@ if TYPE_CHECKING:
     from nonzero_plugin.build import BuildOptions
 
     from nonzero_rewrite.verification import Verification
-
-EXIT_ERROR, EXIT_DIFFERENT, EXIT_BUILD_FAILED = 1, 3, 4
 
 
 @dataclass(frozen=True)

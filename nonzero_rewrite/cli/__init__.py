@@ -19,16 +19,11 @@ import click
 from click.shell_completion import CompletionItem
 from nonzero_plugin.errors import NonZeroPluginError
 
-from nonzero_rewrite.errors import NonZeroRewriteError
+from nonzero_rewrite.errors import EXIT_INTERRUPTED, NonZeroRewriteError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-EXIT_USER_ERROR = 1
-EXIT_USAGE = 2
-EXIT_DIFFERENT = 3
-EXIT_BUILD_FAILED = 4
-EXIT_INTERRUPTED = 130
 
 DEFAULT_COMMAND = "rewrite"
 LOG_WIDTH = 140

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from nonzero_rewrite.cli import EXIT_BUILD_FAILED, EXIT_DIFFERENT, results_console
+from nonzero_rewrite.cli import results_console
+from nonzero_rewrite.errors import EXIT_BUILD_FAILED, EXIT_DIFFERENT
 
 if TYPE_CHECKING:
     from nonzero_rewrite.load import LoadedModel

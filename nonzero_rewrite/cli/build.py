@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from nonzero_plugin.contract import BACKENDS, DEFAULT_BACKEND
 
-from nonzero_rewrite.cli import EXIT_BUILD_FAILED, user_errors
+from nonzero_rewrite.cli import user_errors
 from nonzero_rewrite.cli.engine_options import build_options, engine_options
+from nonzero_rewrite.errors import EXIT_BUILD_FAILED
 
 if TYPE_CHECKING:
     from nonzero_plugin.engine import BuildEvent, BuildOptions, BuildResult

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from nonzero_rewrite.cli import EXIT_USER_ERROR, results_console, user_errors
+from nonzero_rewrite.cli import results_console, user_errors
 from nonzero_rewrite.cli.options import make_options, rewrite_options
+from nonzero_rewrite.errors import EXIT_ERROR
 
 
 @click.command("scan")
@@ -53,7 +54,7 @@ def command(*, models: tuple[Path, ...], as_json: bool, **choices: Any) -> None:
         render_scan(path, result, console, brief=len(paths) > 1)
     if as_json:
         click.echo(json.dumps(entries, indent=2))
-    sys.exit(EXIT_USER_ERROR if failed else 0)
+    sys.exit(EXIT_ERROR if failed else 0)
 
 
 def _files(models: tuple[Path, ...]) -> Iterator[Path]:

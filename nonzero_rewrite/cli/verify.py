@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nonzero_rewrite.cli import EXIT_DIFFERENT, results_console, user_errors
+from nonzero_rewrite.cli import results_console, user_errors
+from nonzero_rewrite.errors import EXIT_DIFFERENT, EXIT_ERROR
 
 if TYPE_CHECKING:
     from nonzero_rewrite.verification import Verification
 
-EXIT_NOT_COMPARABLE = 1
 STDOUT = "-"
 
 
@@ -116,7 +116,7 @@ def exit_code(result: Verification) -> int:
     from nonzero_rewrite.verification import Outcome
 
     codes = {Outcome.EQUAL: 0, Outcome.DIFFERENT: EXIT_DIFFERENT}
-    return codes.get(result.outcome, EXIT_NOT_COMPARABLE)
+    return codes.get(result.outcome, EXIT_ERROR)
 
 
 def write_reports(

@@ -69,10 +69,6 @@ class Names:
             names.add(name)
         return name
 
-    def is_taken(self, name: str) -> bool:
-        """True when ``name`` occurs in the model."""
-        return name in self._all()
-
 
 def set_metadata(node: NodeProto, key: str, value: str) -> None:
     """Set one ``metadata_props`` entry."""
