@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from nonzero_plugin import compile as compiler
-from nonzero_plugin.compile import CACHE_VARIABLE, compile_kernel, supported_architectures
+from nonzero_plugin.compile import compile_kernel, supported_architectures
 from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import KernelCompileError
+from nonzero_plugin.kernel_cache import CACHE_VARIABLE, cache_folder
 from nonzero_plugin.launch import kernel_defines
 
 DEFINES = kernel_defines(DType.FLOAT, NonZeroConfig(), wide=False)
@@ -245,7 +246,7 @@ def test_the_folder_follows_the_platform(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if sys.platform.startswith("linux"):
-        assert compiler.cache_folder() == tmp_path / "nonzero-rewrite" / "kernels"
+        assert cache_folder() == tmp_path / "nonzero-rewrite" / "kernels"
 
 
 def test_the_benchmarks_kernels_compile() -> None:

@@ -46,7 +46,6 @@ LONG = {
     "nonzero_rewrite.search": "one loop with its budget, and the ways it makes candidates",
     "nonzero_rewrite.values": "a table of what is known of a value, operator by operator",
     "nonzero_rewrite.verify": "one comparison, from both runs to the verdict",
-    "nonzero_plugin.compile": "NVRTC and the cache of what it made, which share a key",
     "nonzero_plugin.builder": "one build, from the parser to the bytes of the engine",
     "nonzero_plugin.adapter": "TensorRT's callbacks, each a statement or two",
 }

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from nonzero_plugin import compile as compiler
-from nonzero_plugin.compile import CACHE_VARIABLE, cache_folder
+from nonzero_plugin.kernel_cache import CACHE_VARIABLE, cache_folder, read_entry, write_entry
 
 KEY, OTHER = "a" * 64, "b" * 64
 IMAGE = b"\x7fELF" + bytes(range(256))
@@ -29,32 +28,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_entry_comes_back_as_it_was(folder: Path) -> None:
-    compiler._write_entry(folder, KEY, IMAGE)
-    assert compiler._read_entry(folder, KEY) == IMAGE
+    write_entry(folder, KEY, IMAGE)
+    assert read_entry(folder, KEY) == IMAGE
     assert [path.name for path in folder.iterdir()] == [KEY]
 
 
 @pytest.mark.parametrize("seconds", [-40 * 365 * 86400, 10 * 365 * 86400])
 def test_a_clock_that_is_wrong_changes_nothing(folder: Path, seconds: int) -> None:
-    compiler._write_entry(folder, KEY, IMAGE)
+    write_entry(folder, KEY, IMAGE)
     when = time.time() + seconds
     os.utime(folder / KEY, (when, when))
-    assert compiler._read_entry(folder, KEY) == IMAGE
+    assert read_entry(folder, KEY) == IMAGE
 
 
 def test_an_entry_under_the_key_of_another_kernel_is_not_run(folder: Path) -> None:
-    compiler._write_entry(folder, KEY, IMAGE)
+    write_entry(folder, KEY, IMAGE)
     (folder / KEY).replace(folder / OTHER)
-    assert compiler._read_entry(folder, OTHER) is None
+    assert read_entry(folder, OTHER) is None
 
 
 @pytest.mark.parametrize("length", [0, 5, 13, 14, 45, 46, 47, 100])
 def test_an_entry_that_is_cut_off_is_not_run(folder: Path, length: int) -> None:
-    compiler._write_entry(folder, KEY, IMAGE)
+    write_entry(folder, KEY, IMAGE)
     (folder / KEY).write_bytes((folder / KEY).read_bytes()[:length])
-    assert compiler._read_entry(folder, KEY) is None
-    compiler._write_entry(folder, KEY, IMAGE)
-    assert compiler._read_entry(folder, KEY) == IMAGE
+    assert read_entry(folder, KEY) is None
+    write_entry(folder, KEY, IMAGE)
+    assert read_entry(folder, KEY) == IMAGE
 
 
 @posix
@@ -62,15 +61,15 @@ def test_a_link_in_the_place_of_an_entry_is_neither_read_nor_written_through(
     folder: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
-    compiler._write_entry(tmp_path, KEY, IMAGE)
+    write_entry(tmp_path, KEY, IMAGE)
     (tmp_path / KEY).replace(elsewhere)
     before = elsewhere.read_bytes()
     (folder / KEY).symlink_to(elsewhere)
-    assert compiler._read_entry(folder, KEY) is None
-    compiler._write_entry(folder, KEY, IMAGE[::-1])
+    assert read_entry(folder, KEY) is None
+    write_entry(folder, KEY, IMAGE[::-1])
     assert elsewhere.read_bytes() == before
     assert not (folder / KEY).is_symlink()
-    assert compiler._read_entry(folder, KEY) == IMAGE[::-1]
+    assert read_entry(folder, KEY) == IMAGE[::-1]
 
 
 @posix
@@ -83,9 +82,9 @@ def test_what_is_no_file_costs_only_time(folder: Path, kind: str) -> None:
         place.mkdir()
     else:
         place.symlink_to("nowhere" if kind == "dangling link" else place.name)
-    assert compiler._read_entry(folder, KEY) is None
-    compiler._write_entry(folder, KEY, IMAGE)
-    assert compiler._read_entry(folder, KEY) == (None if kind == "folder" else IMAGE)
+    assert read_entry(folder, KEY) is None
+    write_entry(folder, KEY, IMAGE)
+    assert read_entry(folder, KEY) == (None if kind == "folder" else IMAGE)
     assert [path.name for path in folder.iterdir()] == [KEY]
 
 
@@ -114,12 +113,12 @@ def test_a_folder_that_is_none_of_ours_is_not_used(
 WRITER = """
 import sys
 from pathlib import Path
-from nonzero_plugin import compile as compiler
+from nonzero_plugin.kernel_cache import read_entry, write_entry
 folder, key = Path(sys.argv[1]), sys.argv[2]
 for number in range(200):
     image = bytes([number]) * 40_000
-    compiler._write_entry(folder, key, image)
-    read = compiler._read_entry(folder, key)
+    write_entry(folder, key, image)
+    read = read_entry(folder, key)
     assert read is not None and len(set(read)) == 1 and len(read) == 40_000, "half an entry"
 """
 
@@ -137,12 +136,12 @@ def test_writers_at_the_same_time_never_show_half_an_entry(folder: Path) -> None
 def test_a_killed_writer_leaves_no_entry(folder: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path;"
-        "from nonzero_plugin import compile as compiler;"
+        "from nonzero_plugin.kernel_cache import read_entry, write_entry;"
         "Path.replace = lambda *a: os.kill(os.getpid(), signal.SIGKILL);"
-        "compiler._write_entry(Path(sys.argv[1]), sys.argv[2], b'x' * 1000)"
+        "write_entry(Path(sys.argv[1]), sys.argv[2], b'x' * 1000)"
     )
     subprocess.run([sys.executable, "-c", script, folder, KEY], check=False)
-    assert compiler._read_entry(folder, KEY) is None
+    assert read_entry(folder, KEY) is None
     assert all(path.name.startswith(".") for path in folder.iterdir())
-    compiler._write_entry(folder, KEY, IMAGE)
-    assert compiler._read_entry(folder, KEY) == IMAGE
+    write_entry(folder, KEY, IMAGE)
+    assert read_entry(folder, KEY) == IMAGE
