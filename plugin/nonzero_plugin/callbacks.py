@@ -59,30 +59,23 @@ def raise_recorded(*, any_thread: bool = False) -> None:
 
 def reported(method: F) -> F:
     """For callbacks that may raise: TensorRT gets its failure code, the caller gets the error."""
+    return _recording(method, None)
 
+
+def never_raises(fallback: Callable[[Any], Any]) -> Callable[[F], F]:
+    """For callbacks that must not raise: records the error, gives ``fallback(self)``."""
+    return lambda method: _recording(method, fallback)
+
+
+def _recording(method: F, fallback: Callable[[Any], Any] | None) -> F:
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any) -> Any:
         try:
             return method(self, *args)
         except Exception as error:
             record(method.__name__, error, getattr(self, "node", ""))
-            raise
+            if fallback is None:
+                raise
+            return fallback(self)
 
     return wrapper  # type: ignore[return-value]
-
-
-def never_raises(fallback: Callable[[Any], Any]) -> Callable[[F], F]:
-    """For callbacks that must not raise: records the error, gives ``fallback(self)``."""
-
-    def decorate(method: F) -> F:
-        @functools.wraps(method)
-        def wrapper(self: Any, *args: Any) -> Any:
-            try:
-                return method(self, *args)
-            except Exception as error:
-                record(method.__name__, error, getattr(self, "node", ""))
-                return fallback(self)
-
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
