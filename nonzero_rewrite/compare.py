@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 
-class DifferenceKind(str, enum.Enum):
+class Words(str, enum.Enum):
+    """Members that print as their text (``enum.StrEnum``, which Python 3.10 lacks)."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class DifferenceKind(Words):
     """What differs first; later properties are not looked at."""
 
     INTERFACE = "interface differs"
@@ -25,9 +32,6 @@ class DifferenceKind(str, enum.Enum):
     SHAPE = "shape differs"
     VALUES = "values differ"
     FAILS = "patched model does not run"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nonzero_rewrite.compare import DifferenceKind
+from nonzero_rewrite.compare import DifferenceKind, Words
 from nonzero_rewrite.inputs import MaskCoverage
 
 FORMAT_VERSION = 1
 """Version of the JSON layout; grows when a key changes its meaning or goes away."""
 
 
-class Outcome(str, enum.Enum):
+class Outcome(Words):
     """What a comparison found out."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
     NOT_COMPARABLE = "not comparable"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
