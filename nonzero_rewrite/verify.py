@@ -6,6 +6,7 @@ selects and which, in order; then each graph output: type, shape, every value.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,27 +17,15 @@ import onnx
 from nonzero_plugin.contract import DOMAIN, OP_TYPE
 
 from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
+from nonzero_rewrite.comparison import Comparison, values_of
 from nonzero_rewrite.function import is_ours
-from nonzero_rewrite.inputs import (
-    DEFAULT_TIME_BUDGET,
-    InputCase,
-    Observed,
-    VerificationInputs,
-    search_inputs,
-)
+from nonzero_rewrite.inputs import DEFAULT_TIME_BUDGET, InputCase, Observed
 from nonzero_rewrite.interface import interface_differences
 from nonzero_rewrite.node import subgraphs
-from nonzero_rewrite.observe import Mask, find_unobserved, match_masks
+from nonzero_rewrite.observe import Mask, match_masks
 from nonzero_rewrite.rules.tape import RULE_KEY
-from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, open_runner, same_kind
-from nonzero_rewrite.verification import (
-    CaseResult,
-    Difference,
-    Outcome,
-    OutputParity,
-    Selection,
-    Verification,
-)
+from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, same_kind
+from nonzero_rewrite.verification import Difference, Selection, Verification
 
 _SELECT_NOTE = (
     "the rewrite selects by Where, and onnxruntime's Where gives 0.0 where it selects -0.0 "
@@ -47,9 +36,6 @@ _BARE = (
     "the patched file has NonZeroPlugin without the function by which onnxruntime runs it: rewrite "
     "without --no-function, or compare an engine of it (nonzero-rewrite verify ORIGINAL ENGINE)"
 )
-
-MAX_DIFFERENCES = 100
-"""Differences kept; each output's count of equal cases is complete all the same."""
 
 
 def verify_models(
@@ -91,28 +77,8 @@ def verify_models(
     left = ModelSource.of(original, label="original", folder=default)
     right = ModelSource.of(patched, label="patched", folder=default)
     tolerance = Tolerance(rtol, atol, signed_zero=not _selects(right.skeleton.graph))
-    comparison = _Comparison(left, right, tolerance, seed)
-    if not tolerance.signed_zero:
-        comparison.notes.append(_SELECT_NOTE)
-    outcome, reason = comparison.run(inputs or (), time_budget)
-    return Verification(
-        original=left.label,
-        patched=right.label,
-        outcome=outcome,
-        reason=reason,
-        runtimes=tuple(dict.fromkeys(comparison.runtimes)),
-        seed=seed,
-        rtol=rtol,
-        atol=atol,
-        cases=tuple(comparison.cases),
-        outputs=comparison.outputs(),
-        selected=tuple(comparison.selected),
-        coverage=comparison.coverage,
-        unobserved=find_unobserved(left.skeleton),
-        differences=tuple(comparison.differences[:MAX_DIFFERENCES]),
-        notes=tuple(comparison.notes),
-        seconds=round(time.monotonic() - started, 3),
-    )
+    comparison = _ModelComparison(left, right, tolerance, seed)
+    return comparison.verify(inputs or (), time_budget, started)
 
 
 def _bare(model: onnx.ModelProto) -> bool:
@@ -131,133 +97,55 @@ def _selects(graph: onnx.GraphProto) -> bool:
     return False
 
 
-class _Comparison:
-    """Collects what one comparison finds; holds the values of one case at a time."""
+class _ModelComparison(Comparison):
+    """Against a model, whose NonZero can be observed too."""
 
     def __init__(
         self, original: ModelSource, patched: ModelSource, tolerance: Tolerance, seed: int
     ) -> None:
-        self._original = original
-        self._patched = patched
-        self._tolerance = tolerance
-        self._seed = seed
-        self._left = Observed.of(original.skeleton)
-        self._right = Observed.of(patched.skeleton)
-        self._matched = match_masks(self._left.masks, self._right.masks)
-        self._names = [value.name for value in original.skeleton.graph.output]
-        self._equal = dict.fromkeys(self._names, 0)
-        self._compared = dict.fromkeys(self._names, 0)
-        self._first: dict[str, str] = {}
-        self._unstable: set[str] = set()
-        self.runtimes: list[str] = []
-        self.cases: list[CaseResult] = []
-        self.selected: list[Selection] = []
-        self.differences: list[Difference] = []
-        self.notes: list[str] = []
-        self.coverage: tuple[Any, ...] = ()
+        super().__init__(original, patched.label, tolerance, seed)
+        self._model = patched
+        self._watched = Observed.of(patched.skeleton)
+        self._matched = match_masks(self.observed.masks, self._watched.masks)
+        if not tolerance.signed_zero:
+            self.notes.append(_SELECT_NOTE)
 
-    def run(self, inputs: Sequence[Feeds], time_budget: float) -> tuple[Outcome, str]:
-        """Compare; the outcome and, unless equal, one sentence why."""
-        self.differences += interface_differences(self._original.skeleton, self._patched.skeleton)
+    def check_interface(self) -> None:
+        self.differences += interface_differences(self.original.skeleton, self._model.skeleton)
+
+    def compare_cases(self, original: Runner, cases: Sequence[InputCase]) -> str:
+        if self.differences:  # of the interface: the values have nothing to stand against
+            return ""
         try:
-            original = open_runner(self._original, self._left.extra, self._seed)
+            patched = same_kind(original, self._model, self._watched.extra, self.seed)
         except RunError as err:
-            return Outcome.NOT_COMPARABLE, f"the original does not run: {err}"
-        self.runtimes.append(original.name)
-        found = search_inputs(
-            original,
-            self._original,
-            self._left,
-            inputs=inputs,
-            seed=self._seed,
-            time_budget=time_budget,
-        )
-        self.notes += found.notes
-        self.coverage = found.coverage
-        if not found.cases:
-            return Outcome.NOT_COMPARABLE, found.notes[0]
-        if any(d.kind is DifferenceKind.INTERFACE for d in self.differences):
-            return Outcome.DIFFERENT, self.differences[0].text
-        try:
-            patched = same_kind(original, self._patched, self._right.extra, self._seed)
-        except RunError as err:
-            if _bare(self._patched.skeleton):
-                return Outcome.NOT_COMPARABLE, _BARE
+            if _bare(self._model.skeleton):
+                return _BARE
             self._note_failure("", err)
-            return Outcome.DIFFERENT, self.differences[0].text
-        self._compare_cases(original, patched, found)
-        if self.differences:
-            first = self.differences[0]
-            return Outcome.DIFFERENT, f"{first.tensor!r} in case {first.case!r}: {first.text}"
-        if self._unstable:
-            names = ", ".join(sorted(map(repr, self._unstable)))
-            return Outcome.NOT_COMPARABLE, (
-                f"two runs of the original on the same inputs differ in {names}"
-            )
-        if not any(case.compared for case in self.cases):
-            return Outcome.NOT_COMPARABLE, "every case exceeds the promised max_nonzero"
-        return Outcome.EQUAL, ""
-
-    def outputs(self) -> tuple[OutputParity, ...]:
-        """Parity of each graph output."""
-        return tuple(
-            OutputParity(
-                name,
-                self._compared[name],
-                self._equal[name],
-                self._first.get(name, ""),
-                name in self._unstable,
-            )
-            for name in self._names
-        )
-
-    def _compare_cases(self, original: Runner, patched: Runner, found: VerificationInputs) -> None:
-        left_names = list(dict.fromkeys([*self._names, *self._left.extra]))
-        right_names = list(dict.fromkeys([*self._names, *self._right.extra]))
-        for case in found.cases:
-            shapes = tuple(case.shapes.items())
-            left = dict(zip(left_names, original.run(left_names, case.feeds), strict=True))
+            return ""
+        left_names = list(dict.fromkeys([*self.names, *self.observed.extra]))
+        right_names = list(dict.fromkeys([*self.names, *self._watched.extra]))
+        for case in cases:
+            left = values_of(original, left_names, case.feeds)
             try:
-                right = dict(zip(right_names, patched.run(right_names, case.feeds), strict=True))
+                right = values_of(patched, right_names, case.feeds)
             except RunError as err:
                 self._note_failure(case.name, err)
-                self.cases.append(CaseResult(case.name, case.origin, shapes, False, str(err)))
+                self.note_case(case, str(err))
                 continue
             over = self._compare_masks(case, left, right)
-            note = "beyond max_nonzero of " + ", ".join(over) if over else ""
-            self.cases.append(CaseResult(case.name, case.origin, shapes, not over, note))
+            self.note_case(case, "beyond max_nonzero of " + ", ".join(over) if over else "")
             if not over:
-                self._compare_outputs(case, left, right, original)
-
-    def _compare_outputs(
-        self,
-        case: InputCase,
-        left: Mapping[str, Any],
-        right: Mapping[str, Any],
-        original: Runner,
-    ) -> None:
-        again: dict[str, Any] | None = None
-        for name in self._names:
-            self._compared[name] += 1
-            found = compare_values(left[name], right[name], self._tolerance)
-            if found is None:
-                self._equal[name] += 1
-                continue
-            if again is None:
-                values = original.run(self._names, case.feeds)
-                again = dict(zip(self._names, values, strict=True))
-            if compare_values(left[name], again[name], self._tolerance) is not None:
-                self._unstable.add(name)
-                continue
-            self._first.setdefault(name, f"{found.text} (case {case.name!r})")
-            self._add(found, name, case.name)
+                again = functools.partial(values_of, original, self.names, case.feeds)
+                self.compare_outputs(case, left, right, again)
+        return ""
 
     def _compare_masks(
         self, case: InputCase, left: Mapping[str, Any], right: Mapping[str, Any]
     ) -> list[str]:
         """Compare what each NonZero selects; names of nodes whose promise the case exceeds."""
         over = []
-        for mask, (selected, items) in zip(self._left.masks, case.selected, strict=True):
+        for mask, (selected, items) in zip(self.observed.masks, case.selected, strict=True):
             ours = self._matched.get(mask.indices)
             if ours is None:
                 self.selected.append(Selection(mask.key, mask.input, case.name, selected, items))
@@ -271,31 +159,15 @@ class _Comparison:
                 if case.origin == "user":  # real inputs break the promise: that is the finding
                     cut = f"{promise} (its max_nonzero)"
                     broken = ValueDifference(DifferenceKind.COUNT, str(selected), cut)
-                    self._add(broken, ours.indices, case.name, node=mask.key)
+                    self.add(broken, ours.indices, case.name, node=mask.key)
             indices = np.asarray(right[ours.indices])
             count = int(indices.shape[0 if ours.rank_last else -1]) if indices.ndim else 0
             self.selected.append(
                 Selection(mask.key, mask.input, case.name, selected, items, count, beyond)
             )
             for difference in compare_masks(expected, indices, ours, right.get(ours.count)):
-                self._add(difference, ours.indices, case.name, node=mask.key)
+                self.add(difference, ours.indices, case.name, node=mask.key)
         return over
-
-    def _add(self, found: ValueDifference, tensor: str, case: str, node: str = "") -> None:
-        self.differences.append(
-            Difference(
-                kind=found.kind,
-                tensor=tensor,
-                case=case,
-                text=found.text,
-                index=found.index,
-                original=found.original,
-                patched=found.patched,
-                differing=found.differing,
-                items=found.items,
-                node=node,
-            )
-        )
 
     def _note_failure(self, case: str, err: RunError) -> None:
         text = f"{DifferenceKind.FAILS}: {err}"

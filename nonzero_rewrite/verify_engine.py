@@ -8,6 +8,7 @@ since TensorRT orders sums differently and may use TF32.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,19 +19,12 @@ import numpy as np
 import onnx
 from nonzero_plugin.engine_inputs import Array, TensorInfo
 
-from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
+from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference
+from nonzero_rewrite.comparison import Comparison, values_of
 from nonzero_rewrite.errors import VerificationError
-from nonzero_rewrite.inputs import DEFAULT_TIME_BUDGET, InputCase, Observed, search_inputs
-from nonzero_rewrite.observe import find_unobserved
-from nonzero_rewrite.runtime import Feeds, ModelSource, RunError, Runner, open_runner
-from nonzero_rewrite.verification import (
-    CaseResult,
-    Difference,
-    Outcome,
-    OutputParity,
-    Selection,
-    Verification,
-)
+from nonzero_rewrite.inputs import DEFAULT_TIME_BUDGET, InputCase
+from nonzero_rewrite.runtime import Feeds, ModelSource, Runner
+from nonzero_rewrite.verification import Selection, Verification
 
 DEFAULT_RTOL = 1e-2
 DEFAULT_ATOL = 1e-3
@@ -96,26 +90,9 @@ def verify_engine(
         rtol, atol = DEFAULT_RTOL, DEFAULT_ATOL
     loaded = _load(engine)
     source = ModelSource.of(original, label="original")
-    comparison = _EngineComparison(source, loaded, Tolerance(rtol, atol), profile)
-    outcome, reason = comparison.run(inputs or (), seed, time_budget)
-    return Verification(
-        original=source.label,
-        patched=str(engine) if isinstance(engine, str | Path) else "engine",
-        outcome=outcome,
-        reason=reason,
-        runtimes=tuple(comparison.runtimes),
-        seed=seed,
-        rtol=rtol,
-        atol=atol,
-        cases=tuple(comparison.cases),
-        outputs=comparison.outputs(),
-        selected=tuple(comparison.selected),
-        coverage=comparison.coverage,
-        unobserved=find_unobserved(source.skeleton),
-        differences=tuple(comparison.differences),
-        notes=tuple(dict.fromkeys(comparison.notes)),
-        seconds=round(time.monotonic() - started, 3),
-    )
+    label = str(engine) if isinstance(engine, str | Path) else "engine"
+    comparison = _EngineComparison(source, loaded, label, Tolerance(rtol, atol), seed, profile)
+    return comparison.verify(inputs or (), time_budget, started)
 
 
 def _load(engine: str | Path | RunnableEngine) -> RunnableEngine:
@@ -127,71 +104,27 @@ def _load(engine: str | Path | RunnableEngine) -> RunnableEngine:
     return loaded
 
 
-class _EngineComparison:
-    """Collects what one comparison finds."""
+class _EngineComparison(Comparison):
+    """Against an engine, which shows its outputs alone."""
 
     def __init__(
-        self, source: ModelSource, engine: RunnableEngine, tolerance: Tolerance, profile: int
+        self,
+        original: ModelSource,
+        engine: RunnableEngine,
+        label: str,
+        tolerance: Tolerance,
+        seed: int,
+        profile: int,
     ) -> None:
-        self._source = source
+        super().__init__(original, label, tolerance, seed)
         self._engine = engine
-        self._tolerance = tolerance
         self._profile = profile
-        self._observed = Observed.of(source.skeleton)
-        self._names = [value.name for value in source.skeleton.graph.output]
-        self._equal = dict.fromkeys(self._names, 0)
-        self._compared = dict.fromkeys(self._names, 0)
-        self._first: dict[str, str] = {}
-        self.runtimes: list[str] = []
-        self.cases: list[CaseResult] = []
-        self.selected: list[Selection] = []
-        self.differences: list[Difference] = []
-        self.notes: list[str] = []
-        self.coverage: tuple[Any, ...] = ()
 
-    def run(self, inputs: Sequence[Feeds], seed: int, budget: float) -> tuple[Outcome, str]:
-        """Compare; the outcome and, unless equal, one sentence why."""
-        self._check_interface()
-        try:
-            runner = open_runner(self._source, self._observed.extra, seed)
-        except RunError as err:
-            return Outcome.NOT_COMPARABLE, f"the original does not run: {err}"
-        self.runtimes += [runner.name, self._engine.version]
-        found = search_inputs(
-            runner,
-            replace(self._source, skeleton=self._with_profile_shapes()),
-            self._observed,
-            inputs=inputs,
-            seed=seed,
-            time_budget=budget,
-        )
-        self.notes += found.notes
-        self.coverage = found.coverage
-        if not found.cases:
-            return Outcome.NOT_COMPARABLE, found.notes[0]
-        cases = [*found.cases, replace(found.cases[0], name=f"{found.cases[0].name} again")]
-        with self._engine.create_context(self._profile) as context:
-            for case in cases:
-                self._compare(case, runner, context)
-        if self.differences:
-            first = self.differences[0]
-            return Outcome.DIFFERENT, f"{first.tensor!r} in case {first.case!r}: {first.text}"
-        if not any(case.compared for case in self.cases):
-            return Outcome.NOT_COMPARABLE, f"no case could be run: {self.cases[0].note}"
-        return Outcome.EQUAL, ""
-
-    def outputs(self) -> tuple[OutputParity, ...]:
-        """Parity of each graph output."""
-        return tuple(
-            OutputParity(name, self._compared[name], self._equal[name], self._first.get(name, ""))
-            for name in self._names
-        )
-
-    def _check_interface(self) -> None:
-        wanted = {value.name for value in self._source.skeleton.graph.input}
+    def check_interface(self) -> None:
+        wanted = {value.name for value in self.original.skeleton.graph.input}
         for what, ours, theirs in (
             ("inputs", {tensor.name for tensor in self._engine.inputs}, wanted),
-            ("outputs", set(self._names), {tensor.name for tensor in self._engine.outputs}),
+            ("outputs", set(self.names), {tensor.name for tensor in self._engine.outputs}),
         ):
             if ours - theirs:
                 raise VerificationError(
@@ -199,10 +132,10 @@ class _EngineComparison:
                     "one side; compare it with the model it was built from"
                 )
 
-    def _with_profile_shapes(self) -> onnx.ModelProto:
-        """The original's graph with inputs of the size the engine was tuned for."""
+    def searched(self) -> ModelSource:
+        """With inputs of the size the engine was tuned for."""
         skeleton = onnx.ModelProto()
-        skeleton.CopyFrom(self._source.skeleton)
+        skeleton.CopyFrom(self.original.skeleton)
         inputs = {value.name: value for value in skeleton.graph.input}
         for tensor in self._engine.inputs:
             limits = self._engine.profile_range(tensor.name, self._profile)
@@ -212,30 +145,47 @@ class _EngineComparison:
             del shape.dim[:]
             for size in limits[1]:
                 shape.dim.add().dim_value = size
-        return skeleton
+        return replace(self.original, skeleton=skeleton)
 
-    def _compare(self, case: InputCase, runner: Runner, context: Any) -> None:
+    def compare_cases(self, original: Runner, cases: Sequence[InputCase]) -> str:
+        self.runtimes.append(self._engine.version)
+        again = replace(cases[0], name=f"{cases[0].name} again")
+        with self._engine.create_context(self._profile) as context:
+            for case in (*cases, again):
+                self._compare(case, original, context)
+        return ""
+
+    def _compare(self, case: InputCase, original: Runner, context: Any) -> None:
         from nonzero_plugin.errors import ContractError
         from nonzero_plugin.promise import any_promise_broken
 
-        shapes = tuple(case.shapes.items())
         feeds = self._representable(case.feeds)
         wanted = {tensor.name: np.asarray(feeds[tensor.name]) for tensor in self._engine.inputs}
         try:
             got: Mapping[str, Array] = context.run(wanted)
         except ContractError as err:  # outside the profile
-            self.cases.append(CaseResult(case.name, case.origin, shapes, False, str(err)))
+            self.note_case(case, str(err))
             return
-        for mask, (selected, items) in zip(self._observed.masks, case.selected, strict=True):
+        for mask, (selected, items) in zip(self.observed.masks, case.selected, strict=True):
             self.selected.append(Selection(mask.key, mask.input, case.name, selected, items))
         if any_promise_broken():
-            note = "beyond max_nonzero: the engine cut a result short"
-            self.cases.append(CaseResult(case.name, case.origin, shapes, False, note))
+            self.note_case(case, "beyond max_nonzero: the engine cut a result short")
             return
-        self.cases.append(CaseResult(case.name, case.origin, shapes))
-        expected = dict(zip(self._names, runner.run(self._names, feeds), strict=True))
-        for name in self._names:
-            self._compare_output(case.name, name, np.asarray(expected[name]), got[name])
+        self.note_case(case)
+        expected = functools.partial(self._expected, original, feeds, got)
+        self.compare_outputs(case, expected(), got, expected)
+
+    def _expected(
+        self, original: Runner, feeds: Feeds, got: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The original's outputs, in the types that the engine can have."""
+        values = {}
+        for name, value in values_of(original, self.names, feeds).items():
+            values[name] = np.asarray(value)
+            if values[name].dtype == np.float64 and got[name].dtype == np.float32:
+                values[name] = values[name].astype(np.float32)
+                self.notes.append(f"output {name!r} is DOUBLE, which TensorRT computes as FLOAT")
+        return values
 
     def _representable(self, feeds: Feeds) -> dict[str, Any]:
         """The feeds with values both sides can hold: TensorRT turns DOUBLE into FLOAT."""
@@ -249,36 +199,10 @@ class _EngineComparison:
             result[name] = array
         return result
 
-    def _compare_output(self, case: str, name: str, expected: Array, got: Array) -> None:
-        self._compared[name] += 1
-        if expected.dtype == np.float64 and got.dtype == np.float32:
-            expected = expected.astype(np.float32)
-            self.notes.append(f"output {name!r} is DOUBLE, which TensorRT computes as FLOAT")
-        found = compare_values(expected, got, self._tolerance)
-        if found is None:
-            self._equal[name] += 1
-            return
-        text = _text(found)
-        self._first.setdefault(name, f"{text} (case {case!r})")
-        self.differences.append(
-            Difference(
-                kind=found.kind,
-                tensor=name,
-                case=case,
-                text=text,
-                index=found.index,
-                original=found.original,
-                patched=found.patched,
-                differing=found.differing,
-                items=found.items,
+    def text_of(self, found: ValueDifference) -> str:
+        if found.kind is DifferenceKind.SHAPE:
+            return (
+                f"{found.text}; so a NonZero selected another number of items (where its mask "
+                "compares computed floats, rounding may move items across the threshold)"
             )
-        )
-
-
-def _text(found: ValueDifference) -> str:
-    if found.kind is DifferenceKind.SHAPE:
-        return (
-            f"{found.text}; so a NonZero selected another number of items (where its mask compares "
-            "computed floats, rounding may move items across the threshold)"
-        )
-    return found.text.replace("in the patched", "in the engine")
+        return found.text.replace("in the patched", "in the engine")

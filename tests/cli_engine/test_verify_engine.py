@@ -139,6 +139,20 @@ def test_integers_are_exact() -> None:
     assert result.outcome is Outcome.DIFFERENT and "values differ" in result.reason
 
 
+def test_an_original_that_rolls_dice_is_not_held_against_the_engine() -> None:
+    vector = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [8]) for name in "xy"}
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("RandomNormalLike", ["x"], ["y"])], "g", [vector["x"]], [vector["y"]]
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    result = verify_engine(model, OrtEngine(model, {"x": [(8,)] * 3}))
+    assert result.outcome is Outcome.NOT_COMPARABLE, result
+    assert "two runs of the original" in result.reason and result.outputs[0].unstable
+
+
 def test_cases_outside_the_profile_are_listed_not_compared(engine: OrtEngine) -> None:
     large = {"x": np.ones((50, 4), np.float32), "mask": np.ones(50, bool)}
     small = {"x": np.ones((9, 4), np.float32), "mask": np.ones(9, bool)}

@@ -45,7 +45,6 @@ IMPORTS_HEAVY = {
 LONG = {
     "nonzero_rewrite.search": "one loop with its budget, and the ways it makes candidates",
     "nonzero_rewrite.values": "a table of what is known of a value, operator by operator",
-    "nonzero_rewrite.verify": "one comparison, from both runs to the verdict",
     "nonzero_plugin.builder": "one build, from the parser to the bytes of the engine",
     "nonzero_plugin.adapter": "TensorRT's callbacks, each a statement or two",
 }
