@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from nonzero_rewrite.load import about, load_model
-from nonzero_rewrite.options import Options
+from nonzero_rewrite.options import Options, OptionSettings, chosen_options
 from nonzero_rewrite.rewrite import RewriteResult, rewrite
+
+if TYPE_CHECKING:  # in typing from Python 3.11 on
+    from typing_extensions import Unpack
 
 
 def rewrite_model(
-    model: ModelProto | str | os.PathLike[str], options: Options | None = None, **settings: Any
+    model: ModelProto | str | os.PathLike[str],
+    options: Options | None = None,
+    **settings: Unpack[OptionSettings],
 ) -> RewriteResult:
     """Rewrite a model in memory.
 
@@ -25,12 +30,9 @@ def rewrite_model(
 
     Raises:
         NonZeroRewriteError: see ``load_model`` and ``rewrite``.
-        TypeError: when both ``options`` and ``settings`` are given.
+        TypeError: when both ``options`` and ``settings`` are given, or a setting is misspelled.
     """
-    if settings:
-        if options is not None:
-            raise TypeError("give options or single settings, not both")
-        options = Options(**settings)
+    options = chosen_options(options, settings)
     if isinstance(model, ModelProto):
         copy = ModelProto()
         copy.CopyFrom(model)

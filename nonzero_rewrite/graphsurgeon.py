@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -36,9 +36,12 @@ from nonzero_rewrite.function import (
     is_ours,
     nonzero_function,
 )
-from nonzero_rewrite.options import Options
+from nonzero_rewrite.options import Options, OptionSettings, chosen_options
 from nonzero_rewrite.plan import RewritePlan
 from nonzero_rewrite.rewrite import rewrite
+
+if TYPE_CHECKING:  # in typing from Python 3.11 on
+    from typing_extensions import Unpack
 
 _NUMBER = "nonzero_rewrite.graphsurgeon.number"
 """``metadata_props`` key that carries a live node's position through the rewrite."""
@@ -52,13 +55,17 @@ def find_nonzero(self: gs.Graph) -> list[gs.Node]:
 
 
 @gs.Graph.register()  # type: ignore[untyped-decorator]
-def rewrite_nonzero(self: gs.Graph, options: Options | None = None, **settings: Any) -> gs.Graph:
+def rewrite_nonzero(
+    self: gs.Graph, options: Options | None = None, **settings: Unpack[OptionSettings]
+) -> gs.Graph:
     """Rewrite the NonZero nodes of a graph and return the graph; see ``rewrite_graph``."""
     rewrite_graph(self, options, **settings)
     return self
 
 
-def rewrite_graph(graph: gs.Graph, options: Options | None = None, **settings: Any) -> RewritePlan:
+def rewrite_graph(
+    graph: gs.Graph, options: Options | None = None, **settings: Unpack[OptionSettings]
+) -> RewritePlan:
     """Rewrite the NonZero nodes of a graph in place; returns what became of each.
 
     Args:
@@ -68,12 +75,9 @@ def rewrite_graph(graph: gs.Graph, options: Options | None = None, **settings: A
     Raises:
         NonZeroRewriteError: see ``rewrite``; the graph is then as it was.
         UnsupportedModelError: two tensors of the graph share a name.
-        TypeError: both ``options`` and ``settings`` are given.
+        TypeError: both ``options`` and ``settings`` are given, or a setting is misspelled.
     """
-    if settings:
-        if options is not None:
-            raise TypeError("give options or single settings, not both")
-        options = Options(**settings)
+    options = chosen_options(options, settings)
     _check_names(graph)
     model = gs.export_onnx(graph, do_type_check=False)
     for number, node in enumerate(model.graph.node):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypedDict
 
 from nonzero_plugin.contract import DEFAULT_BACKEND, NonZeroConfig
 from nonzero_plugin.errors import ContractError
@@ -62,6 +62,10 @@ class Options:
     sites: Mapping[str, SiteOptions] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("rules", "only", "skip"):
+            if isinstance(text := getattr(self, name), str):
+                raise PlanError(f"{name} is the text {text!r}; give a tuple of names: ({text!r},)")
+        object.__setattr__(self, "rules", frozenset(self.rules))
         unknown = sorted(self.rules - set(RULE_NAMES))
         if unknown:
             raise PlanError(f"unknown rule {unknown[0]!r}; the rules are: {', '.join(RULE_NAMES)}")
@@ -121,6 +125,39 @@ class Options:
             "max_nonzero": self.max_nonzero,
             "function": self.function,
         }
+
+
+class OptionSettings(TypedDict, total=False):
+    """The fields of ``Options`` as keyword arguments, so that editors and type checkers know them.
+
+    A function takes them as ``**settings: Unpack[OptionSettings]``.
+    """
+
+    backend: str
+    rules: frozenset[str]
+    max_nonzero: int | None
+    function: bool
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    max_nonzero_of: tuple[tuple[str, int], ...]
+    sites: Mapping[str, SiteOptions]
+
+
+def chosen_options(options: Options | None, settings: OptionSettings) -> Options | None:
+    """``options``, or those that ``settings`` make.
+
+    Raises:
+        TypeError: when both are given, or a setting is none of the fields of ``Options``.
+    """
+    if not settings:
+        return options
+    if options is not None:
+        raise TypeError("give options or single settings, not both")
+    known = [field.name for field in fields(Options)]
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; the options are: {', '.join(known)}")
+    return Options(**settings)
 
 
 def _fits(site: Site, pattern: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from nonzero_plugin.contract import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from nonzero_plugin.engine import BuildOptions
@@ -130,9 +131,13 @@ def build_options(
     fp16: bool = False,
     bf16: bool = False,
     maxima: tuple[str, ...] = (),
-    **rest: Any,
+    unpatched: bool = False,
+    leftovers: int = 0,
+    backend: str = DEFAULT_BACKEND,
+    original: Path | None = None,
+    verbose: bool = False,
 ) -> BuildOptions:
-    """``BuildOptions`` from the values of :func:`engine_options`; ``rest`` are more of its fields.
+    """``BuildOptions`` from the values of :func:`engine_options`, and its other fields as they are.
 
     Raises:
         NonZeroPluginError: a profile or a maximum cannot be read.
@@ -158,7 +163,11 @@ def build_options(
         bf16=bf16,
         max_nonzero=_read_maxima(maxima),
         command=shlex.join(["nonzero-rewrite", *sys.argv[1:]]),
-        **rest,
+        unpatched=unpatched,
+        leftovers=leftovers,
+        backend=backend,
+        original=original,
+        verbose=verbose,
     )
 
 

@@ -78,6 +78,8 @@ def use(model: Path) -> list[str]:
 """
 MISTAKES = {
     "rewrite_model(3)": "arg-type",
+    "rewrite_model('m', backnd='torch')": "call-arg",
+    "rewrite_model('m', max_nonzero='x')": "arg-type",
     "restore_model('model.onnx')": "arg-type",
     "scan_model('model.onnx').nothing": "attr-defined",
     "verify_models('a', 'b').ok + 'x'": "operator",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_type_hints
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from helpers.graphs import outcomes, parse, perm, plugins, rewritten, run
 
 from nonzero_rewrite import Options, rewrite_model, verify_models
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
-from nonzero_rewrite.options import SiteOptions
+from nonzero_rewrite.options import OptionSettings, SiteOptions
 from nonzero_rewrite.plan import options_from_json
 from nonzero_rewrite.rules import DEFAULT_RULES, RULE_NAMES, SkipReason
 
@@ -91,6 +92,25 @@ def test_shared_masks_with_different_settings_stay_apart() -> None:
 def test_settings_that_make_no_sense(settings: dict[str, object], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         Options(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["rules", "only", "skip"])
+def test_a_text_is_no_collection_of_names(name: str) -> None:
+    with pytest.raises(PlanError, match=f"{name} is the text 'plugin'; .*: \\('plugin',\\)"):
+        Options(**{name: "plugin"})
+
+
+def test_any_collection_of_rules_will_do() -> None:
+    assert Options(rules=["plugin", "share"]) == Options(rules=frozenset(("plugin", "share")))
+
+
+def test_an_editor_offers_what_options_has() -> None:
+    assert get_type_hints(OptionSettings) == get_type_hints(Options)
+
+
+def test_a_misspelled_setting_is_told_with_the_names_there_are() -> None:
+    with pytest.raises(TypeError, match="no option 'backnd'; the options are: backend, rules, "):
+        rewrite_model(parse(TEXT), backnd="torch")
 
 
 def test_options_or_settings() -> None:
