@@ -67,14 +67,26 @@ def _models_of(path: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
     if not path.is_dir():
         yield path, Path(path.name)
         return
-    inside = folder.resolve()
-    models = [p for p in models_below(path) if not p.resolve().is_relative_to(inside)]
+    for model in models_of(path, but=folder):
+        yield model, model.relative_to(path)
+
+
+def models_of(folder: Path, *, but: Path | None = None) -> list[Path]:
+    """The models of a folder, of which one is expected; none of those below ``but``.
+
+    Raises:
+        ModelLoadError: there is none, so the folder is not the one that was meant.
+    """
+    models = models_below(folder)
+    if but is not None:
+        inside = but.resolve()
+        models = [path for path in models if not path.resolve().is_relative_to(inside)]
     if not models:
         raise ModelLoadError(
-            f"{path}: no .onnx file in this folder; name the models, or the folder that holds them"
+            f"{folder}: no .onnx file in this folder; name the models, or the folder that holds "
+            "them"
         )
-    for model in models:
-        yield model, model.relative_to(path)
+    return models
 
 
 def models_below(folder: Path) -> list[Path]:

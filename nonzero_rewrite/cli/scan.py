@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,11 @@ def command(*, models: tuple[Path, ...], as_json: bool, **choices: Any) -> None:
 
     Shows its mask, where the mask comes from, who uses the indices, where the exporter says it
     comes from, and what `rewrite` would make of it; and the other operators that TensorRT or
-    TensorRT-RTX is known not to build. Exits with 1 when a model cannot be read.
+    TensorRT-RTX is known not to build. Exits with 1 when a model cannot be read, or a folder has
+    none.
     """
     from nonzero_rewrite.api import scan_model
+    from nonzero_rewrite.batch import models_of
     from nonzero_rewrite.errors import NonZeroRewriteError
     from nonzero_rewrite.scan_report import render_scan
 
@@ -35,14 +36,24 @@ def command(*, models: tuple[Path, ...], as_json: bool, **choices: Any) -> None:
     console = results_console(quiet=as_json)
     entries: list[dict[str, Any]] = []
     failed = False
-    paths = list(_files(models))
+
+    def fail(path: Path, err: NonZeroRewriteError) -> None:
+        nonlocal failed
+        failed = True
+        click.echo(f"Error: {err}", err=True)
+        entries.append({"model": str(path), "error": str(err)})
+
+    paths: list[Path] = []
+    for path in models:
+        try:
+            paths += models_of(path) if path.is_dir() else [path]
+        except NonZeroRewriteError as err:
+            fail(path, err)
     for path in paths:
         try:
             result = scan_model(path, options)
         except NonZeroRewriteError as err:
-            failed = True
-            click.echo(f"Error: {err}", err=True)
-            entries.append({"model": str(path), "error": str(err)})
+            fail(path, err)
             continue
         entries.append(
             {
@@ -55,16 +66,3 @@ def command(*, models: tuple[Path, ...], as_json: bool, **choices: Any) -> None:
     if as_json:
         click.echo(json.dumps(entries, indent=2))
     sys.exit(EXIT_ERROR if failed else 0)
-
-
-def _files(models: tuple[Path, ...]) -> Iterator[Path]:
-    from nonzero_rewrite.batch import models_below
-
-    for path in models:
-        if path.is_dir():
-            found = models_below(path)
-            if not found:
-                click.echo(f"{path}: no .onnx file in this folder", err=True)
-            yield from found
-        else:
-            yield path

@@ -37,6 +37,22 @@ def test_scan_goes_on_after_a_broken_file(path: Path, tmp_path: Path) -> None:
     assert "a_broken.onnx" in result.stderr
 
 
+def test_a_folder_without_models_is_not_the_one_that_was_meant(path: Path, tmp_path: Path) -> None:
+    """A misspelled folder must not pass in CI, whatever else is scanned."""
+    (tmp_path / "empty").mkdir()
+    result = call("scan", tmp_path / "empty", path, "--json")
+    entries = json.loads(result.stdout)
+    assert result.exit_code == 1 and "no .onnx file in this folder" in entries[0]["error"]
+    assert len(entries[1]["decisions"]) == 2
+    alone = call("scan", tmp_path / "empty")
+    assert alone.exit_code == 1 and alone.stdout == ""
+    assert alone.stderr == (
+        f"Error: {tmp_path / 'empty'}: no .onnx file in this folder; name the models, or the "
+        "folder that holds them\n"
+    )
+    assert call("scan", tmp_path / "gone").exit_code == 1
+
+
 # -- restore ---------------------------------------------------------------------------------------
 
 

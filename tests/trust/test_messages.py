@@ -166,6 +166,7 @@ REWRITE = {
 }
 OTHERS = {
     "scan none.onnx": "none.onnx: there is no such file; check the path",
+    "scan folder": REWRITE["folder -O out"],
     "scan text.onnx": f"text.onnx: {NOT_ONNX}",
     "scan no_opset.onnx": REWRITE["no_opset.onnx -o o"],
     "restore none.onnx -o o": "none.onnx: there is no such file; check the path",
