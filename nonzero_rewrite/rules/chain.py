@@ -53,15 +53,20 @@ class Chain:
         self.root = self._look_through(self.update)
 
     def _look_through(self, name: str) -> str:
-        """The vector that ``name`` equals if it is written whole; see ``scatter``'s text."""
-        scope = self.group.scope
+        """The vector that ``name`` equals if it is written whole; see ``scatter``'s text.
+
+        Not through a Slice that an Expand follows: it may leave one item, and that spreads again.
+        """
+        scope, spread = self.group.scope, False
         node = scope.made_by(name)
         while (
             node is not None
             and is_onnx(node, *self.through)
             and self._is_vector()
             and self._keeps_vector(node)
+            and not (spread and is_onnx(node, "Slice"))
         ):
+            spread = spread or is_onnx(node, "Expand")
             name = node.input[0]
             node = scope.made_by(name)
         return name

@@ -76,8 +76,13 @@ def test_what_keeps_the_vector_is_looked_through(forms: list[onnx.NodeProto], up
             helper.make_node("Concat", ["twice", "tail"], ["long"], axis=0),
             helper.make_node("Slice", ["long", "zero_list", "count", "zero_list"], ["out"]),
         ],
+        # x[mask] = x[mask][:1]: the first item alone, spread over all by Expand.
+        [
+            helper.make_node("Slice", ["twice", "zero_list", "one_list", "zero_list"], ["first"]),
+            helper.make_node("Expand", ["first", "count"], ["out"]),
+        ],
     ],
-    ids=["prefix-broadcast", "shifted"],
+    ids=["prefix-broadcast", "shifted", "prefix-expanded"],
 )
 def test_a_slice_that_moves_items_is_not(middle: list[onnx.NodeProto]) -> None:
     model = masked_write(middle, "out")
