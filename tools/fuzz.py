@@ -250,7 +250,7 @@ def truthful(runner: Any, given: dict[str, Any], outputs: list[Any]) -> bool:
     """False when a graph input or output has other dims than the model declares."""
     sizes: dict[str, int] = {}
     values = [*given.items(), *zip((o.name for o in runner.get_outputs()), outputs, strict=True)]
-    declared = {v.name: v.shape for v in (*runner.get_inputs(), *runner.get_outputs())}
+    declared = {v.name: dims_of(v) for v in (*runner.get_inputs(), *runner.get_outputs())}
     for name, value in values:
         dims, actual = declared[name], getattr(value, "shape", None)
         if dims is None or actual is None:
@@ -262,6 +262,14 @@ def truthful(runner: Any, given: dict[str, Any], outputs: list[Any]) -> bool:
             if known != size:
                 return False
     return True
+
+
+def dims_of(value: Any) -> list[int | str | None] | None:
+    """Declared dims; None where a dim has a name that onnxruntime cannot say (not UTF-8)."""
+    try:
+        return value.shape
+    except UnicodeDecodeError:
+        return None
 
 
 def session(data: bytes, folder: Path) -> Any:

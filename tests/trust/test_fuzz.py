@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from helpers import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,3 +86,15 @@ def test_a_case_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.Monkey
         for root in roots:
             tool.make_case(seeds, 5, number, root)
         assert tool.snapshot(roots[0]) == tool.snapshot(roots[1])
+
+
+def test_a_dim_whose_name_is_no_text_counts_as_undeclared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import fuzz as tool
+
+    data = build.nonzero(dims=["rows", 4]).SerializeToString().replace(b"rows", b"row\xff")
+    runner = tool.session(data, ROOT)
+    given = {"x": np.ones((3, 4), np.float32)}
+    assert tool.truthful(runner, given, runner.run(None, given))
