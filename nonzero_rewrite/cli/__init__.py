@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 from nonzero_plugin.errors import NonZeroPluginError
 
+from nonzero_rewrite.cli.streams import outlive_readers
 from nonzero_rewrite.errors import EXIT_INTERRUPTED, NonZeroRewriteError
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ def results_console(*, quiet: bool = False) -> Console:
 
 class _Group(click.Group):
     """Imports a subcommand when it is asked for; without one, it is ``rewrite``."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        outlive_readers()
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
