@@ -184,4 +184,6 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise ModelWriteError(f"{folder}: cannot be made: {err.strerror or err}") from err
+        raise ModelWriteError(
+            f"{folder}: cannot be made: {err.strerror or err}; choose another folder"
+        ) from err

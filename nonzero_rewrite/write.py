@@ -6,13 +6,13 @@ import contextlib
 import filecmp
 import os
 import shutil
-import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from google.protobuf.message import EncodeError
+from nonzero_plugin.places import not_written, problem_of, words
 from onnx import ModelProto
 
 from nonzero_rewrite.errors import ModelLoadError, ModelWriteError
@@ -52,9 +52,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
         temporary = None
     except OSError as err:
-        raise ModelWriteError(
-            f"{path}: cannot be written: {_words(err)}; choose another place or make room"
-        ) from err
+        raise ModelWriteError(not_written(path, err)) from err
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -63,42 +61,23 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 def _check_place(path: Path) -> None:
     """Refuse what is no place for a file, before anything is made."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        mode = stat.S_IFREG
-    except OSError as err:
-        raise ModelWriteError(f"{path}: cannot be written: {_words(err)}; choose another") from err
-    if stat.S_ISDIR(mode):
-        raise ModelWriteError(f"{path}: is a folder; name a file in it")
-    if not stat.S_ISREG(mode):
-        raise ModelWriteError(
-            f"{path}: is a device or a pipe, which a file would take the place of; name a file"
-        )
-    if not path.parent.is_dir():
-        raise ModelWriteError(
-            f"{path}: cannot be written: its folder {path.parent} does not exist; make it, or "
-            "choose another one"
-        )
+    if problem := problem_of(path):
+        raise ModelWriteError(problem)
 
 
-def _words(err: OSError) -> str:
-    return err.strerror or str(err)
-
-
-def check_output(path: Path | None, *inputs: Path | None) -> None:
-    """Refuse an output early: before the work, not after it.
+def check_outputs(outputs: Iterable[Path | None], *inputs: Path | None) -> None:
+    """Refuse outputs early: before the work, not after it. None stands for one not asked for.
 
     Raises:
-        ModelWriteError: ``path`` is no place for a file, or is one of ``inputs``, be it by another
-            name or through a link.
+        ModelWriteError: one is no place for a file, or is one of ``inputs`` or another of
+            ``outputs``, be it by another name or through a link.
     """
-    if path is None:
-        return
-    for each in inputs:
-        if each is not None and _same_file(path, each):
-            raise ModelWriteError(f"{path}: is an input of this command; choose another output")
-    _check_place(path)
+    others: list[Path] = []
+    for path in outputs:
+        if path is not None:
+            if problem := problem_of(path, inputs, others):
+                raise ModelWriteError(problem)
+            others.append(path)
 
 
 def _use_default_mode(path: Path) -> None:
@@ -196,7 +175,7 @@ def _unchanged(source: LoadedModel) -> Iterator[BinaryIO]:
     try:
         file = source.path.open("rb")
     except OSError as err:
-        raise ModelLoadError(f"{source.path}: cannot be read: {_words(err)}") from err
+        raise ModelLoadError(f"{source.path}: cannot be read: {words(err)}; check it") from err
     with file:
         status = os.fstat(file.fileno())
         if (status.st_size, status.st_mtime_ns) != (source.size, source.modified):
@@ -232,7 +211,7 @@ def copy_file(original: Path, path: Path) -> None:
     try:
         data = original.open("rb")
     except OSError as err:
-        raise ModelLoadError(f"{original}: cannot be read: {_words(err)}") from err
+        raise ModelLoadError(f"{original}: cannot be read: {words(err)}; check it") from err
     with data, atomic_file(path) as file:
         shutil.copyfileobj(data, file, _CHUNK)
 
@@ -274,8 +253,14 @@ def _place_data(source: LoadedModel, folder: Path, how: str) -> tuple[Path, ...]
     for location in source.data_files:
         original, target = source.path.parent / location, folder / location
         if target.exists():
-            if target.samefile(original) or filecmp.cmp(original, target, shallow=False):
-                continue
+            try:
+                if target.samefile(original) or filecmp.cmp(original, target, shallow=False):
+                    continue
+            except OSError as err:
+                raise ModelWriteError(
+                    f"{target}: is there already and cannot be read: {words(err)}; "
+                    "choose another folder for the output"
+                ) from err
             raise ModelWriteError(
                 f"{target}: another data file of that name is already there; "
                 "choose another folder for the output"
@@ -284,14 +269,14 @@ def _place_data(source: LoadedModel, folder: Path, how: str) -> tuple[Path, ...]
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as err:
             raise ModelWriteError(
-                f"{target.parent}: cannot be made: {_words(err)}; choose another place"
+                f"{target.parent}: cannot be made: {words(err)}; choose another place"
             ) from err
         if how == "link":
             try:
                 os.link(original.resolve(), target)
             except OSError as err:
                 raise ModelWriteError(
-                    f"{target}: cannot be linked to {original}: {_words(err)}; "
+                    f"{target}: cannot be linked to {original}: {words(err)}; "
                     "hard links need one file system: use --external-data copy"
                 ) from err
         else:

@@ -46,6 +46,7 @@ def rewrite_many(
 
     from nonzero_rewrite.batch import find_models, rewrite_files, worst_code
     from nonzero_rewrite.file_task import FileTask
+    from nonzero_rewrite.write import check_outputs
 
     tasks = [
         FileTask(
@@ -59,6 +60,7 @@ def rewrite_many(
         )
         for source, target in find_models(models, folder)
     ]
+    check_outputs([build.timing_cache], *(task.source for task in tasks))
     console = Console(stderr=True)
     with _progress(console, len(tasks)) as progress:
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from nonzero_plugin.contract import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -50,8 +51,17 @@ ENGINE_VALUES = (
 """What :func:`engine_options` adds to a command's keyword arguments."""
 
 
-def take_engine_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Takes the values of :func:`engine_options` out of a command's keyword arguments."""
+def take_engine_values(values: dict[str, Any], *, wanted: bool) -> dict[str, Any]:
+    """Takes the values of :func:`engine_options` out of a command's keyword arguments.
+
+    Raises:
+        click.UsageError: one was given, and no engine is ``wanted``.
+    """
+    context = click.get_current_context()
+    for option in () if wanted else context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in ENGINE_VALUES and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[-1]} is for --build, which is not given")
     return {name: values.pop(name) for name in ENGINE_VALUES}
 
 

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nonzero_rewrite.cli import user_errors
-from nonzero_rewrite.cli.engine_options import build_options, engine_options, take_engine_values
+from nonzero_rewrite.cli.engine_options import (
+    build_options,
+    engine_options,
+    take_engine_values,
+)
 from nonzero_rewrite.cli.options import make_options, rewrite_options
 
 if TYPE_CHECKING:
@@ -114,7 +118,7 @@ def command(
     the model was rewritten but the engine could not be built. With -O: 3 if any model differs,
     else 1 if any failed, else 4 if any engine is missing.
     """
-    how = take_engine_values(choices)
+    how = take_engine_values(choices, wanted=engine is not None)
     if folder is not None:
         from nonzero_rewrite.cli.batch import refuse_single, rewrite_many
 
@@ -157,7 +161,7 @@ def command(
     from nonzero_rewrite.rewrite import rewrite
     from nonzero_rewrite.write import check_target, write_model, write_text
 
-    _check_outputs(dry_run, model, output, engine, plan, input_files)
+    _check_outputs(dry_run, model, output, engine, how["timing_cache"], plan, input_files)
     options = make_options(plan=None if dry_run else plan, **choices)
     source = load_model(model)
     if output is not None:
@@ -198,17 +202,23 @@ def _check_outputs(
     model: Path,
     output: Path | None,
     engine: Path | None,
+    timing_cache: Path | None,
     plan: Path | None,
     input_files: tuple[Path, ...],
 ) -> None:
-    """Refuse outputs that would take the place of an input."""
-    from nonzero_rewrite.write import check_output
+    """Refuse outputs that would take the place of an input, or of each other."""
+    from nonzero_rewrite.write import check_outputs
 
     if dry_run:
-        check_output(plan, model)
-    else:
-        check_output(output, plan, *input_files)
-    check_output(engine, model, plan, *input_files)
+        check_outputs([plan], model)
+        return
+    check_outputs([output], plan, *input_files)  # and the model itself, unless in place
+    if engine is not None:
+        from nonzero_plugin.sidecar import sidecar_path
+
+        built = (engine, sidecar_path(engine), timing_cache)
+        check_outputs(built, model, plan, *input_files)
+        check_outputs([output, *built])
 
 
 @contextmanager

@@ -73,9 +73,9 @@ def command(
     """
     from nonzero_plugin.engine import Engine, refuse_capture, run_engine
 
-    from nonzero_rewrite.write import check_output
+    from nonzero_rewrite.write import check_outputs
 
-    check_output(output, engine, inputs)
+    check_outputs([output], engine, inputs)
     if cuda_graph:
         refuse_capture(engine)
     loaded = Engine(engine, trt)

@@ -88,12 +88,12 @@ def command(
     Exits with 0 when equal, 3 when different, 1 when they cannot be compared.
     """
     from nonzero_rewrite.input_files import load_inputs
-    from nonzero_rewrite.write import check_output
+    from nonzero_rewrite.write import check_outputs
 
     if json_file and json_file.endswith(".onnx"):
         raise click.UsageError("--json took a model for its FILE; write it after the models")
-    for report in (json_file if json_file != STDOUT else None, junit_file, html_file):
-        check_output(Path(report) if report else None, original, patched, *input_files)
+    json_path = Path(json_file) if json_file and json_file != STDOUT else None
+    check_outputs([json_path, junit_file, html_file], original, patched, *input_files)
     tolerances = {"rtol": rtol, "atol": atol}
     settings = {name: value for name, value in tolerances.items() if value is not None}
     inputs = [load_inputs(path) for path in input_files]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 
 from nonzero_plugin.build_types import BuildEvent, BuildOptions, BuildResult
 from nonzero_plugin.errors import EngineBuildError
-from nonzero_plugin.sidecar import write_sidecar
+from nonzero_plugin.places import NO_FILE, not_written, problem_of, temporary_for
+from nonzero_plugin.sidecar import sidecar_path, sidecar_text
 
 __all__ = ["BuildEvent", "BuildOptions", "BuildResult", "build_engine"]
 
@@ -50,29 +50,26 @@ def build_engine(
     """
     model, engine = Path(model), Path(engine)
     options = options or BuildOptions()
-    if not model.is_file():
-        raise EngineBuildError(f"{model}: no such file", phase="import")
-    if not engine.parent.is_dir():
-        raise EngineBuildError(f"{engine}: its folder does not exist", phase="write")
-    if engine.exists() and engine.samefile(model):
-        raise EngineBuildError(f"{engine}: the engine would overwrite its model", phase="write")
-    temporary = engine.with_name(f".{engine.name}.{uuid.uuid4().hex}")
+    _check_places(model, engine, options)
+    sidecar = sidecar_path(engine)
+    temporary, beside = temporary_for(engine), temporary_for(sidecar)
     try:
-        run = _Child(model, temporary, options, progress).run()
+        run = _Child(model, engine, temporary, options, progress).run()
         facts = {
             **run.facts,
             "max_nonzero": dict(options.max_nonzero),
             "version_compatible": options.version_compatible,
         }
         try:
+            text = sidecar_text(engine, temporary, model, options.original, options.command, facts)
+            beside.write_text(text, encoding="utf-8")
             temporary.replace(engine)
-            sidecar = write_sidecar(engine, model, options.original, options.command, facts)
+            beside.replace(sidecar)
         except OSError as error:
-            raise EngineBuildError(
-                f"{engine}: cannot be written ({error})", phase="write"
-            ) from error
+            raise EngineBuildError(not_written(engine, error), phase="write") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        for left in (temporary, beside):
+            left.unlink(missing_ok=True)
     return BuildResult(
         engine=engine,
         sidecar=sidecar,
@@ -88,6 +85,22 @@ def build_engine(
     )
 
 
+def _check_places(model: Path, engine: Path, options: BuildOptions) -> None:
+    """Refuses, before any work, what could only fail or destroy a file after it."""
+    if not model.is_file():
+        text = "is no file; name a model" if model.exists() else NO_FILE
+        raise EngineBuildError(f"{model}: {text}", phase="import")
+    if options.original is not None and not options.original.is_file():
+        text = f"{options.original}: the original is no file; check the path"
+        raise EngineBuildError(text, phase="import")
+    others: list[Path] = []
+    for path in (engine, sidecar_path(engine), options.timing_cache):
+        if path is not None:
+            if problem := problem_of(path, (model, options.original), others):
+                raise EngineBuildError(problem, phase="write")
+            others.append(path)
+
+
 class _Child:
     """One child process and what it said."""
 
@@ -95,13 +108,15 @@ class _Child:
         self,
         model: Path,
         engine: Path,
+        temporary: Path,
         options: BuildOptions,
         progress: Callable[[BuildEvent], None] | None,
     ) -> None:
         self.model = model
-        self.request = {
-            "model": str(model.absolute()),
-            "engine": str(engine.absolute()),
+        self.request = {  # paths as they were given, for the messages
+            "model": str(model),
+            "engine": str(engine),
+            "temporary": str(temporary),
             "options": options.to_dict(),
         }
         self.progress = progress

@@ -8,6 +8,7 @@ from typing import Any
 from nonzero_plugin._tensorrt import flavour_of, is_rtx, version_tuple
 from nonzero_plugin.build_types import BuildOptions
 from nonzero_plugin.errors import EngineBuildError
+from nonzero_plugin.places import not_written, temporary_for, words
 
 FUNCTIONS_ONLY = (
     "TensorRT for RTX 1.6 takes no custom operators: it reads NonZeroPlugin's function body, and "
@@ -126,22 +127,31 @@ def _load_timing_cache(
 ) -> None:
     path = options.timing_cache
     assert path is not None
-    stored = path.read_bytes() if path.exists() else b""
+    try:
+        stored = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        note(f"timing cache {path} cannot be read: {words(error)}; starting anew")
+        stored = b""
     cache = config.create_timing_cache(stored)
     if cache is None or not config.set_timing_cache(cache, False):
         note(f"timing cache {path} does not fit {flavour_of(trt)} {trt.__version__}; starting anew")
         config.set_timing_cache(config.create_timing_cache(b""), False)
 
 
-def save_timing_cache(config: Any, options: BuildOptions, unique: str) -> None:
-    """Writes the timing cache back, whole or not at all; ``unique`` makes the temporary name."""
+def save_timing_cache(config: Any, options: BuildOptions, note: Callable[[str], None]) -> None:
+    """Writes the timing cache back, whole or not at all.
+
+    The engine is worth having without it, so a failure is only noted.
+    """
     path = options.timing_cache
     cache = config.get_timing_cache() if path is not None else None
     if path is None or cache is None:
         return
-    temporary = path.with_name(f".{path.name}.{unique}")
+    temporary = temporary_for(path)
     try:
         temporary.write_bytes(bytes(cache.serialize()))
         temporary.replace(path)
+    except OSError as error:
+        note(f"the timing cache was not kept: {not_written(path, error)}")
     finally:
         temporary.unlink(missing_ok=True)

@@ -30,29 +30,27 @@ def main() -> int:
             channel.flush()
 
     request = json.loads(sys.stdin.readline())
-    engine = Path(request["engine"])
-    threading.Thread(target=_end_with_parent, args=(engine,), daemon=True).start()
+    temporary = Path(request["temporary"])
+    threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
     try:
         from nonzero_plugin.build_types import BuildOptions
         from nonzero_plugin.builder import build
 
         facts = build(
             Path(request["model"]),
-            engine,
+            Path(request["engine"]),
             BuildOptions.from_dict(request["options"]),
             emit,
+            temporary=temporary,
         )
     except NonZeroPluginError as error:
         emit(
             "error",
-            text=str(error),
+            text=_about(request["model"], error),
             phase=_phase_of(error),
             node=getattr(error, "node", None),
             messages=list(error.messages) if isinstance(error, EngineBuildError) else [],
         )
-        return 1
-    except OSError as error:
-        emit("error", text=f"{error}", phase="write", node=None, messages=[])
         return 1
     except KeyboardInterrupt:
         return 130
@@ -69,11 +67,16 @@ def _phase_of(error: NonZeroPluginError) -> str:
     return "options" if isinstance(error, ContractError) else "import"
 
 
-def _end_with_parent(engine: Path) -> None:
+def _about(model: str, error: NonZeroPluginError) -> str:
+    """The error's sentence; what is wrong between options and model names the model."""
+    return f"{model}: {error}" if isinstance(error, ContractError) else str(error)
+
+
+def _end_with_parent(temporary: Path) -> None:
     """The parent keeps stdin open: its end means there is nobody left to build for."""
     while os.read(0, 1):
         pass
-    engine.unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
     os._exit(130)
 
 

@@ -19,6 +19,7 @@ from nonzero_plugin._tensorrt import flavour_of, is_rtx, load_tensorrt, version_
 from nonzero_plugin.build_types import BuildOptions
 from nonzero_plugin.contract import OP_TYPE
 from nonzero_plugin.errors import EngineBuildError, NonZeroPluginError
+from nonzero_plugin.places import not_written
 from nonzero_plugin.profiles import (
     NetworkInput,
     ShapeRange,
@@ -37,8 +38,17 @@ Emit = Callable[..., None]
 """``emit(event, **data)``: event is log, progress, stage, note or result."""
 
 
-def build(model_path: Path, engine_path: Path, options: BuildOptions, emit: Emit) -> dict[str, Any]:
-    """Builds ``engine_path`` (overwritten) and returns the facts for the result and the sidecar.
+def build(
+    model_path: Path, engine_path: Path, options: BuildOptions, emit: Emit, *, temporary: Path
+) -> dict[str, Any]:
+    """Builds the engine and returns the facts for the result and the sidecar.
+
+    Args:
+        model_path: the ONNX file.
+        engine_path: what the engine will be called, for messages.
+        options: see :class:`BuildOptions`.
+        emit: takes each event.
+        temporary: where the engine is written (overwritten).
 
     Raises:
         EngineBuildError: with phase, messages and node.
@@ -55,7 +65,7 @@ def build(model_path: Path, engine_path: Path, options: BuildOptions, emit: Emit
         note = f"{options.leftovers} NonZero that were left alone are served where they stand"
         emit("note", text=note)
     register(trt, unpatched=options.unpatched, backend=options.backend)
-    facts = _Build(trt, model_path, engine_path, options, emit).run()
+    facts = _Build(trt, model_path, options, emit).run(engine_path, temporary)
     return {**facts, "seconds": round(time.perf_counter() - started, 3)}
 
 
@@ -64,14 +74,12 @@ class _Build:
         self,
         trt: Any,
         model_path: Path,
-        engine_path: Path,
         options: BuildOptions,
         emit: Emit,
     ) -> None:
         self.trt = trt
         self.name = f"{flavour_of(trt)} {trt.__version__}"
         self.model_path = model_path
-        self.engine_path = engine_path
         self.options = options
         self.emit = emit
         self.messages: list[str] = []
@@ -79,7 +87,7 @@ class _Build:
         self.model: onnx.ModelProto | None = None
         self.logger = self._make_logger()
 
-    def run(self) -> dict[str, Any]:
+    def run(self, engine_path: Path, temporary: Path) -> dict[str, Any]:
         trt = self.trt
         build_config.check(trt, self.options)
         self.emit("stage", name="parse")
@@ -101,9 +109,11 @@ class _Build:
         if plan is None:
             raise self._failure("build", "could not build the engine")
         self.emit("stage", name="write")
-        with self.engine_path.open("wb") as file:
-            file.write(plan)
-        build_config.save_timing_cache(config, self.options, self.engine_path.name)
+        try:
+            temporary.write_bytes(plan)
+        except OSError as error:
+            raise EngineBuildError(not_written(engine_path, error), phase="write") from error
+        build_config.save_timing_cache(config, self.options, self._note)
         return {
             "flavour": flavour_of(self.trt),
             "version": self.trt.__version__,

@@ -18,6 +18,7 @@ from nonzero_plugin.cudart import Cuda
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.engine_inputs import Array, TensorInfo, check_inputs
 from nonzero_plugin.errors import ContractError, CudaError, EngineLoadError, EngineRunError
+from nonzero_plugin.places import words
 from nonzero_plugin.plan_file import explain_load_failure
 from nonzero_plugin.registry import load_standard_plugins, register
 from nonzero_plugin.sidecar import read_sidecar
@@ -58,13 +59,17 @@ class Engine:
         try:
             plan = path.read_bytes()
         except OSError as error:
-            raise EngineLoadError(f"{path}: cannot be read ({error})") from error
+            raise EngineLoadError(
+                f"{path}: cannot be read: {words(error)}; check the path"
+            ) from error
         self.path = path
         self.cuda = Cuda()
         try:
             self.cuda.require_device()
         except CudaError as error:
-            raise EngineLoadError(f"{path.name} needs an NVIDIA GPU to run: {error}") from error
+            raise EngineLoadError(
+                f"{path}: needs an NVIDIA GPU to run: {error}; run it on a machine that has one"
+            ) from error
         self.trt = register(choose_runtime(path, trt))
         self.version = f"{flavour_of(self.trt)} {self.trt.__version__}"
         self.logger, self._messages = _collecting_logger(self.trt)

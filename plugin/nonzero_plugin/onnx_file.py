@@ -21,6 +21,7 @@ from nonzero_plugin.contract import (
     NonZeroConfig,
 )
 from nonzero_plugin.errors import ContractError, EngineBuildError
+from nonzero_plugin.places import NO_FILE
 from nonzero_plugin.registry import PluginTriple
 
 ONNX_DOMAINS = frozenset(
@@ -48,13 +49,16 @@ def load_structure(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, load_external_data=False)
     except FileNotFoundError as error:
-        raise EngineBuildError(f"{path}: no such file", phase="import") from error
+        raise EngineBuildError(f"{path}: {NO_FILE}", phase="import") from error
     except Exception as error:  # protobuf's DecodeError has moved among its versions
         raise EngineBuildError(
-            f"{path}: not a readable ONNX model ({error})", phase="import"
+            f"{path}: not an ONNX model, or a truncated one ({error}); export or download it again",
+            phase="import",
         ) from error
     if not model.graph.node and not model.graph.output:
-        raise EngineBuildError(f"{path}: not an ONNX model, or an empty one", phase="import")
+        raise EngineBuildError(
+            f"{path}: the file holds no ONNX graph; export or download it again", phase="import"
+        )
     return model
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,22 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_sidecar(
-    engine: Path, model: Path, original: Path | None, command: str, facts: Mapping[str, Any]
-) -> Path:
-    """Writes the sidecar of ``engine``, whole or not at all, and returns its path."""
+def sidecar_text(
+    engine: Path,
+    built: Path,
+    model: Path,
+    original: Path | None,
+    command: str,
+    facts: Mapping[str, Any],
+) -> str:
+    """What the sidecar of ``engine`` says; ``built`` is the file that will take that name."""
 
     def source(path: Path) -> dict[str, str]:
         return {"file": path.name, "sha256": sha256_of(path)}
 
     content = {
         "format": SIDECAR_FORMAT,
-        "engine": source(engine),
+        "engine": {"file": engine.name, "sha256": sha256_of(built)},
         "model": source(model),
         "original": source(original) if original else None,
         "plugin": {
@@ -56,14 +60,7 @@ def write_sidecar(
         "version_compatible": facts["version_compatible"],
         "command": command,
     }
-    path = sidecar_path(engine)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return json.dumps(content, indent=2) + "\n"
 
 
 def read_sidecar(engine: Path) -> dict[str, Any] | None:

@@ -84,7 +84,7 @@ def test_without_options_everything_is_tensorrt_s_default(model: Path) -> None:
         (["--trt", "trt"], "'trt' is not one of", 2),
         (["--profile", "x"], "is not NAME=MIN:OPT:MAX", 1),
         (["--trt-min-shapes", "x=1"], "is not NAME:[D0,D1,...]", 1),
-        (["-o", "no/such/folder/e"], "its folder does not exist", 1),
+        (["-o", "no/such/folder/e"], "its folder no/such/folder does not exist", 1),
     ],
 )
 def test_wrong_arguments(model: Path, arguments: list[str], says: str, code: int) -> None:

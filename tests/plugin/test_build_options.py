@@ -85,8 +85,36 @@ def test_a_timing_cache_that_does_not_fit_is_said_and_started_anew(tmp_path: Pat
     options = BuildOptions(timing_cache=cache)
     build_config.apply(full_trt(), config, options, notes.append)
     assert kept == [b"old", b""] and "does not fit tensorrt 10.9.0" in notes[0]
-    build_config.save_timing_cache(config, options, "unique")
+    build_config.save_timing_cache(config, options, notes.append)
     assert cache.read_bytes() == b"new" and list(tmp_path.iterdir()) == [cache]
+
+
+def test_an_engine_is_worth_having_without_its_timing_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    cache = tmp_path / "t.cache"
+    cache.write_bytes(b"old")
+    config = SimpleNamespace(
+        create_timing_cache=lambda data: data,
+        set_timing_cache=lambda data, ignore_mismatch: True,
+        get_timing_cache=lambda: SimpleNamespace(serialize=lambda: b"new"),
+    )
+    notes: list[str] = []
+    options = BuildOptions(timing_cache=cache)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    build_config.apply(full_trt(), config, options, notes.append)
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    build_config.save_timing_cache(config, options, notes.append)
+    assert notes == [
+        f"timing cache {cache} cannot be read: No space left on device; starting anew",
+        f"the timing cache was not kept: {cache}: cannot be written: No space left on device; "
+        "choose another place or make room",
+    ]
+    assert cache.read_bytes() == b"old" and list(tmp_path.iterdir()) == [cache]
 
 
 def test_how_a_child_ended() -> None:

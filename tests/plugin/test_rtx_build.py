@@ -244,24 +244,24 @@ def test_models_that_are_none(tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     for content in (b"", b"\x00\x01garbage", b"\x08\x08"):
         bad.write_bytes(content)
-        with pytest.raises(EngineBuildError, match=r"not a.*ONNX model"):
+        with pytest.raises(EngineBuildError, match=r"not an ONNX model|holds no ONNX graph"):
             build_engine(bad, tmp_path / "m.engine", RTX)
     with pytest.raises(EngineBuildError, match="no such file"):
         build_engine(tmp_path / "none.onnx", tmp_path / "m.engine", RTX)
-    with pytest.raises(EngineBuildError, match="its folder does not exist"):
+    with pytest.raises(EngineBuildError, match=r"its folder .* does not exist"):
         build_engine(bad, tmp_path / "none" / "m.engine", RTX)
-    with pytest.raises(EngineBuildError, match="would overwrite its model"):
+    with pytest.raises(EngineBuildError, match="is an input of this command"):
         build_engine(bad, bad, RTX)
 
 
 def test_files_that_cannot_be_written_are_an_error_not_a_crash(tmp_path: Path) -> None:
     cache = tmp_path / "none" / "t.cache"
-    with pytest.raises(EngineBuildError, match=r"No such file.*t\.cache") as caught:
+    with pytest.raises(EngineBuildError, match=r"t\.cache: cannot be written: its fol") as caught:
         build(patched.single(), tmp_path, rtx(timing_cache=cache))
     assert caught.value.phase == "write"
     (tmp_path / "e.engine").mkdir()
     path = tmp_path / "m.onnx"
-    with pytest.raises(EngineBuildError, match="cannot be written"):
+    with pytest.raises(EngineBuildError, match=r"e\.engine: is a folder; name a file in it"):
         build_engine(path, tmp_path / "e.engine", RTX)
     assert {found.name for found in tmp_path.iterdir()} == {"m.onnx", "e.engine"}
 
@@ -327,11 +327,11 @@ def test_the_child_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
         text=True,
     )
     assert process.stdin is not None and process.stdout is not None
-    request = {"model": str(never), "engine": str(tmp_path / "e"), "options": RTX.to_dict()}
+    places = {"engine": str(tmp_path / "e"), "temporary": str(tmp_path / ".e.tmp")}
+    request = {"model": str(never), **places, "options": RTX.to_dict()}
     process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
-    while "parse" not in process.stdout.readline():
-        pass
+    assert any("parse" in line for line in iter(process.stdout.readline, ""))
     time.sleep(0.2)
     assert process.poll() is None
     process.stdin.close()

@@ -16,13 +16,11 @@ from helpers.graphs import parse
 
 from nonzero_rewrite import rewrite_model
 from nonzero_rewrite.cli import main
+from nonzero_rewrite.rules import RULE_NAMES
 
 PARSER = "Error parsing message with type 'onnx.ModelProto': Wire format was corrupt"
 NOT_ONNX = f"not an ONNX model, or a truncated one ({PARSER}); export or download it again"
-RULES = (
-    "inline-function, inline-if, hoist, unused, constant, ramp, where-scatter, elementwise, "
-    "masked-scatter, count, where-sum, share, mask-cast, transpose, any-rank, plugin"
-)
+RULES = ", ".join(RULE_NAMES)
 NO_PLAN = "write one with --dry-run --plan FILE"
 
 
@@ -206,6 +204,8 @@ USAGE = {
     "m.onnx -O out -o x": "-o works on one model; do without --output-dir",
     "verify m.onnx patched.onnx --json other.onnx": "--json took a model for its FILE; write it "
     "after the models",
+    "m.onnx -o o --profile x=1": "--profile is for --build, which is not given",
+    "m.onnx -o o --fp16": "--fp16 is for --build, which is not given",
     "build m.onnx --workspace lots": "Invalid value for '--workspace': 'lots' is not a size such "
     "as 512M or 4G",
     "build m.onnx --set-max-nonzero x": "--set-max-nonzero 'x' is not N or NODE=N",

@@ -385,6 +385,12 @@ def test_a_data_file_is_never_the_output(folder: str, how: str, tmp_path: Path) 
         ["run", "engine", "--inputs", "arrays.npz", "-o", "arrays.npz"],
         ["restore", "model.onnx", "-o", "model.onnx"],
         ["build", "model.onnx", "-o", "model.onnx"],
+        ["build", "model.onnx", "-o", "new", "--timing-cache", "model.onnx"],
+        ["build", "model.onnx", "-o", "engine", "--original", "engine"],
+        ["build", "model.onnx", "-o", "plan", "--original", "plan.json"],
+        ["build", "model.onnx", "-o", "new", "--original", "engine", "--timing-cache", "engine"],
+        ["model.onnx", "-o", "new", "--build", "e", "--timing-cache", "model.onnx"],
+        ["model.onnx", "-O", "new", "--build", "new", "--timing-cache", "model.onnx"],
     ],
     ids=" ".join,
 )
@@ -400,6 +406,35 @@ def test_no_input_of_a_command_is_its_output(
     code, said = rewrite(*arguments)
     assert code == 1
     assert said.count("\n") == 1 and said.startswith("Error: "), said
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["model.onnx", "-o", "new", "--build", "new"],
+        ["model.onnx", "-o", "new", "--build", "./new"],
+        ["model.onnx", "-o", "new.json", "--build", "new"],
+        ["model.onnx", "-o", "new", "--build", "e", "--timing-cache", "new"],
+        ["model.onnx", "-o", "new", "--build", "e", "--timing-cache", "sub/../e"],
+        ["verify", "model.onnx", "model.onnx", "--html", "new", "--junit", "new"],
+        ["verify", "model.onnx", "model.onnx", "--html", "new", "--json", "sub/../new"],
+        ["build", "model.onnx", "-o", "new", "--timing-cache", "new"],
+        ["build", "model.onnx", "-o", "new", "--timing-cache", "new.json"],
+    ],
+    ids=" ".join,
+)
+def test_no_two_outputs_of_a_command_are_one_file(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    save(Path("model.onnx"))
+    before = contents(tmp_path)
+    code, said = rewrite(*arguments)
+    assert code == 1
+    assert said.endswith("is named for two outputs of this command; choose another for one\n"), said
+    assert said.count("\n") == 1 and said.startswith("Error: ")
     assert contents(tmp_path) == before
 
 
