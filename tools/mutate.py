@@ -1,274 +1,332 @@
 """Change one place of a module at a time and see whether the tests notice.
 
-    python tools/mutate.py nonzero_rewrite/compare.py --tests tests/verify/test_compare.py
+    python tools/mutate.py nonzero_rewrite/compare.py --tests tests/verify --jobs 2
 
-The changed module exists only in the memory of the child process that runs the tests; no file is
-touched. Prints every mutant that survived, with its line, and exits with 1 when there are any.
-With --budget MINUTES a random sample of the mutants of all modules is run, one at a time.
+The tests are run once with a record of the lines that each of them reaches. A mutant is then tried
+with the tests that reach its line, the quickest first, in a fork of a process that has everything
+loaded and collected; no file is touched. A mutant outside of functions needs a new process.
+Prints every mutant that survived, and exits with 1 unless tools/equivalent_mutants.json explains
+all of them. Needs `os.fork`; with --budget MINUTES a random sample is tried.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.abc
-import importlib.util
+import contextlib
+import gc
+import importlib
+import json
 import os
 import random
-import subprocess
+import shutil
+import signal
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import click
+import coverage
+import pytest
+from mutants import Finder, LoadedFunctions, Mutant, module_name, mutants
 
-COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-BINARY: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-}
-ENVIRONMENT = "NONZERO_MUTANT"
+OPTIONS = [
+    *("-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-o", "tmp_path_retention_policy=none", "-o", "addopts=--import-mode=importlib"),
+]
+NOTICED, SURVIVED, CHILD = 1, 0, "NONZERO_MUTANT_CHILD"
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """Change number ``number`` of a module: ``text`` in line ``line``."""
+class Plan:
+    """What is asked for."""
 
-    number: int
-    line: int
-    text: str
-
-
-def changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, Callable[[], None]]]:
-    """Every place that can be changed: node, what it becomes, and the change."""
-    skipped = {id(n) for node in ast.walk(tree) for n in _unseen(node)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Compare):
-            for place, operator in enumerate(node.ops):
-                if other := COMPARE.get(type(operator)):
-                    yield (
-                        node,
-                        f"{_name(operator)} -> {other.__name__}",
-                        _setter(node.ops, place, other()),
-                    )
-        elif isinstance(node, ast.BoolOp):
-            swapped = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-            yield node, f"{_name(node.op)} -> {_name(swapped)}", _attribute(node, "op", swapped)
-        elif isinstance(node, ast.BinOp) and (found := BINARY.get(type(node.op))):
-            yield node, f"{_name(node.op)} -> {found.__name__}", _attribute(node, "op", found())
-        elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-            yield (
-                node,
-                f"{node.value} -> {not node.value}",
-                _attribute(node, "value", not node.value),
-            )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-            yield (
-                node,
-                f"{node.value} -> {node.value + 1}",
-                _attribute(node, "value", node.value + 1),
-            )
-        elif isinstance(node, ast.If | ast.IfExp):
-            negated = ast.UnaryOp(ast.Not(), node.test)
-            yield node, "condition negated", _attribute(node, "test", negated)
-        elif isinstance(node, ast.List) and len(node.elts) == 2 and _numbers(node):
-            yield node, "list turned round", _attribute(node, "elts", node.elts[::-1])
-        if isinstance(node, ast.stmt):
-            yield from _removals(node)
+    modules: tuple[Path, ...]
+    tests: tuple[str, ...]
+    jobs: int
+    time_limit: float
+    test_seconds: float
+    budget: float | None
+    seed: int
+    explained: Path
 
 
-def _numbers(node: ast.List) -> bool:
-    """True for two different numbers, such as a permutation."""
-    values = [each.value if isinstance(each, ast.Constant) else None for each in node.elts]
-    return None not in values and values[0] != values[1]
+@dataclass(frozen=True)
+class Record:
+    """What one run of the tests as they are showed."""
+
+    seconds: dict[str, float]
+    """By test."""
+    reached: dict[str, dict[int, list[str]]]
+    """By file and line: the tests that reach it."""
+
+    def tests(self, path: Path, mutant: Mutant, limit: float) -> list[str]:
+        """Tests that can notice a mutant, the quickest first, as many as ``limit`` seconds take."""
+        lines = self.reached.get(str(path), {})
+        wanted: Iterable[int] = range(mutant.first, mutant.last + 1) if mutant.function else lines
+        found = sorted({t for n in wanted for t in lines.get(n, ())}, key=self.seconds.__getitem__)
+        total = accumulate(self.seconds[each] for each in found)
+        return [each for each, seconds in zip(found, total, strict=True) if seconds <= limit]
 
 
-def _removals(node: ast.stmt) -> Iterator[tuple[ast.AST, str, Callable[[], None]]]:
-    """Each statement of a body that may go: calls, augmented assignments, early ends."""
-    for name in ("body", "orelse"):
-        body = getattr(node, name, None)
-        for place, each in enumerate(body if isinstance(body, list) else []):
-            is_call = isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)
-            if is_call or isinstance(each, ast.AugAssign | ast.Continue | ast.Break):
-                yield each, "statement removed", _setter(body, place, ast.Pass())
+@dataclass(frozen=True)
+class Outcome:
+    """A mutant that was tried."""
+
+    path: Path
+    mutant: Mutant
+    code: str
+    """The changed line."""
+    noticed: bool
+    tests: int
+    """That reach it."""
+    seconds: float
+    why: str = ""
+    """For a survivor that is explained: the reason."""
+
+    def __str__(self) -> str:
+        reach = "" if self.tests else " (no test reaches it)"
+        return f"{self.path.as_posix()}:{self.mutant.line}: {self.mutant.text}: {self.code}{reach}"
 
 
-def _unseen(node: ast.AST) -> Iterator[ast.AST]:
-    """Parts whose change means nothing: annotations, docstrings, dataclass options."""
-    parts: list[ast.AST | None] = []
-    if isinstance(node, ast.AnnAssign | ast.arg):
-        parts.append(node.annotation)
-    if isinstance(node, ast.FunctionDef):
-        parts += [node.returns, *node.decorator_list]
-    if isinstance(node, ast.ClassDef):
-        parts += node.decorator_list
-    for part in parts:
-        if part is not None:
-            yield from ast.walk(part)
+class Runner:
+    """A pytest plugin that runs the collected tests in forks instead of once."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._failed, self._seconds = plan, False, Counter[str]()
+        self._sources = {path.resolve(): path.read_text("utf-8") for path in plan.modules}
+        self._paths = dict(zip(self._sources, plan.modules, strict=True))
+        self._explained = explanations(plan.explained)
+        self.outcomes: list[Outcome] = []
 
-def _name(node: ast.AST) -> str:
-    return type(node).__name__
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+        self._seconds[report.nodeid] += report.duration
 
-
-def _setter(values: list[Any], place: int, value: Any) -> Callable[[], None]:
-    return lambda: values.__setitem__(place, value)
-
-
-def _attribute(node: ast.AST, name: str, value: Any) -> Callable[[], None]:
-    return lambda: setattr(node, name, value)
-
-
-def mutants(source: str) -> list[Mutant]:
-    """All mutants of a module."""
-    found = changes(ast.parse(source))
-    return [Mutant(i, getattr(n, "lineno", 0), text) for i, (n, text, _) in enumerate(found)]
-
-
-def mutate(source: str, number: int) -> ast.Module:
-    """The module with one change."""
-    tree = ast.parse(source)
-    for position, (_, _, change) in enumerate(changes(tree)):
-        if position == number:
-            change()
-            break
-    return ast.fix_missing_locations(tree)
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from its mutated tree."""
-
-    def __init__(self, name: str, path: Path, number: int) -> None:
-        self._name, self._path = name, path
-        self._code = compile(mutate(path.read_text(encoding="utf-8"), number), str(path), "exec")
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> Any:
-        if fullname == self._name:
-            return importlib.util.spec_from_loader(fullname, self, origin=str(self._path))
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        exec(self._code, module.__dict__)
-
-
-def run_tests(path: Path, number: int, tests: tuple[str, ...], limit: float) -> bool:
-    """True when the tests notice mutant ``number`` (a hang is noticed too)."""
-    environment = {**os.environ, ENVIRONMENT: f"{path}:{number}"}
-    try:
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", *tests],
-            env=environment,
-            capture_output=True,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for path in self._plan.modules:  # some are imported late, in functions
+            importlib.import_module(module_name(path))
+        self._items = {item.nodeid: item for item in session.items}
+        self._loaded = LoadedFunctions(self._sources, gc.get_objects())
+        gc.freeze()  # a collection in a fork would copy every page
+        with tempfile.TemporaryDirectory() as folder:
+            self._scratch = Path(folder)
+            record = self._record()
+            self._try_all(record)
         return True
-    return done.returncode != 0
+
+    def _run(self, names: Iterable[str]) -> bool:
+        """Run tests in this process until one fails; True when all passed."""
+        items = [self._items[name] for name in names]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                return False
+        return True
+
+    def _begin(self, item: pytest.Item, folder: Path) -> None:
+        """Be a child: silent, in a process group and with a folder of its own."""
+        os.setsid()
+        folder.mkdir()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        item.config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
+        item.config.get_terminal_writer()._file = os.fdopen(nowhere, "w")
+
+    def _record(self) -> Record:
+        place = self._scratch / "record.json"
+        if (process := os.fork()) == 0:
+            with _last_words(SURVIVED):
+                self._begin(next(iter(self._items.values())), self._scratch / "record")
+                place.write_text(json.dumps(self._watch()), encoding="utf-8")
+        os.waitpid(process, 0)
+        if not place.exists():
+            raise click.ClickException("the tests end the process that runs them, as they are")
+        seconds, reached, failed = json.loads(place.read_text(encoding="utf-8"))
+        if failed:
+            raise click.ClickException(f"the tests fail as they are: {failed}")
+        by_line = {f: {int(n): t for n, t in lines.items()} for f, lines in reached.items()}
+        print(f"{len(seconds)} tests, {sum(seconds.values()):.0f} s", file=sys.stderr, flush=True)
+        return Record(seconds, by_line)
+
+    def _watch(self) -> tuple[Any, Any, str]:
+        watch = coverage.Coverage(data_file=None, include=[*map(str, self._sources)])
+        watch.start()
+        for name in self._items:
+            watch.switch_context(name)
+            if not self._run([name]):
+                return {}, {}, name
+        watch.switch_context("")
+        watch.stop()
+        data = watch.get_data()
+        reached = {
+            file: {n: [t for t in tests if t] for n, tests in data.contexts_by_lineno(file).items()}
+            for file in data.measured_files()
+        }
+        return self._seconds, reached, ""
+
+    def _try_all(self, record: Record) -> None:
+        queue = [(path, m) for path, source in self._sources.items() for m in mutants(source)]
+        if self._plan.budget is not None:
+            random.Random(self._plan.seed).shuffle(queue)
+        total, began, running = len(queue), time.monotonic(), dict[int, tuple[Any, ...]]()
+        for path, mutant in queue:
+            if self._plan.budget and time.monotonic() - began > 60 * self._plan.budget:
+                break
+            while len(running) >= self._plan.jobs:
+                self._wait(running)
+            names = record.tests(path, mutant, self._plan.test_seconds)
+            running[self._start(path, mutant, names)] = (path, mutant, len(names), time.monotonic())
+        while running:
+            self._wait(running)
+        print(f"{len(self.outcomes)} of {total} mutants tried", file=sys.stderr, flush=True)
+
+    def _start(self, path: Path, mutant: Mutant, names: list[str]) -> int:
+        folder = self._scratch / f"{self._paths[path].stem}-{mutant.number}"
+        if (process := os.fork()) == 0:
+            with _last_words(NOTICED):
+                if not names:
+                    os._exit(SURVIVED)
+                self._begin(self._items[names[0]], folder)
+                if mutant.function:
+                    self._loaded.become(path, self._sources[path], mutant.number)
+                    os._exit(SURVIVED if self._run(names) else NOTICED)
+                order = folder / "order.json"
+                order.write_text(json.dumps([str(self._paths[path]), mutant.number, names]))
+                paths = sorted({name.partition("::")[0] for name in names})
+                command = [sys.executable, __file__, *paths]
+                environment = {**os.environ, CHILD: str(order)}
+                os.execve(sys.executable, command, environment)
+        return process
+
+    def _wait(self, running: dict[int, tuple[Any, ...]]) -> None:
+        """Until one child has ended or run too long."""
+        while True:
+            for process, (path, mutant, tests, began) in list(running.items()):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                late = time.monotonic() - began > self._plan.time_limit
+                if not ended and not late:
+                    continue
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process, signal.SIGKILL)  # also what its tests have started
+                if not ended:
+                    os.waitpid(process, 0)
+                del running[process]
+                self._note(path, mutant, tests, bool(status) or late, time.monotonic() - began)
+                return
+            time.sleep(0.005)
+
+    def _note(self, path: Path, mutant: Mutant, tests: int, noticed: bool, seconds: float) -> None:
+        shown = self._paths[path]
+        shutil.rmtree(self._scratch / f"{shown.stem}-{mutant.number}", ignore_errors=True)
+        code = self._sources[path].splitlines()[mutant.line - 1].strip()
+        place = (shown.as_posix(), mutant.function, code, mutant.text)
+        why = "" if noticed else self._explained.get(place, "")
+        outcome = Outcome(shown, mutant, code, noticed, tests, seconds, why)
+        self.outcomes.append(outcome)
+        if not noticed and not why:
+            print(outcome, flush=True)
 
 
-def child(tests: list[str]) -> int:
-    """Run the tests on one mutant, or (number -1) on the module as it is."""
-    import pytest
-
-    place, _, number = os.environ[ENVIRONMENT].rpartition(":")
-    path = Path(place)
-    name = ".".join(path.with_suffix("").parts).removeprefix("plugin.")
-    if int(number) >= 0:
-        sys.meta_path.insert(0, Finder(name, path, int(number)))
-        importlib.import_module(name)  # before pytest, whose own import hook would come first
-    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
+@contextlib.contextmanager
+def _last_words(status: int) -> Any:
+    """End a fork whatever happens, so that it never goes on with its parent's work."""
+    try:
+        yield
+    finally:
+        os._exit(status)
 
 
-def run_sample(
-    modules: tuple[Path, ...], tests: tuple[str, ...], minutes: float, seed: int, limit: float
-) -> int:
-    """Mutants of several modules in random order until the time is up; how many survived."""
-    if run_tests(modules[0], -1, tests, limit):
-        raise click.ClickException(f"{', '.join(tests)}: the tests fail as they are")
-    sources = {module: module.read_text(encoding="utf-8") for module in modules}
-    queue = [(module, mutant) for module in modules for mutant in mutants(sources[module])]
-    random.Random(seed).shuffle(queue)
-    started, done, survivors = time.monotonic(), Counter[Path](), Counter[Path]()
-    for module, mutant in queue:
-        if time.monotonic() - started > 60 * minutes:
-            break
-        done[module] += 1
-        if not run_tests(module, mutant.number, tests, limit):
-            survivors[module] += 1
-            line = sources[module].splitlines()[mutant.line - 1].strip()
-            print(f"{module.as_posix()}:{mutant.line}: {mutant.text}: {line}", flush=True)
-    for module in modules:
-        print(f"{module.as_posix()}: {done[module] - survivors[module]} of {done[module]} noticed")
-    noticed = done.total() - survivors.total()
-    print(f"{noticed} of {done.total()} mutants noticed, drawn from {len(queue)} by seed {seed}")
-    return survivors.total()
+def explanations(file: Path) -> dict[tuple[str, ...], str]:
+    """Why a survivor is no fault of the tests, by module, function, line and change."""
+    return {
+        (each["module"], each["function"], each["line"], each["change"]): each["why"]
+        for each in json.loads(file.read_text(encoding="utf-8"))
+    }
+
+
+class Order:
+    """A pytest plugin: only these tests, in this order."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        by_name = {item.nodeid: item for item in items}
+        items[:] = [by_name[name] for name in self._names]
+
+
+def child(order: Path, paths: list[str]) -> int:
+    """Run the ordered tests on a module that is imported as a mutant."""
+    module, number, names = json.loads(order.read_text(encoding="utf-8"))
+    sys.meta_path.insert(0, Finder(Path(module), number))
+    importlib.import_module(module_name(Path(module)))  # before pytest's own import hook
+    options = [*OPTIONS, "-x", "--basetemp", str(order.parent / "tests")]
+    return int(pytest.main([*options, *paths], plugins=[Order(names)]))
 
 
 @click.command()
 @click.argument("modules", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--tests", multiple=True, required=True, help="Paths for pytest. Repeatable.")
-@click.option("--jobs", default=2, show_default=True)
-@click.option("--time-limit", default=120.0, show_default=True, help="Seconds for one mutant.")
+@click.option("--jobs", default=1, show_default=True, help="Mutants at a time.")
+@click.option("--time-limit", default=180.0, show_default=True, help="Seconds for one mutant.")
+@click.option(
+    "--test-seconds", default=30.0, show_default=True, help="Of tests for one mutant, at most."
+)
 @click.option("--budget", type=float, help="Minutes: a random sample of all mutants, by --seed.")
 @click.option("--seed", default=0, show_default=True)
-def main(
-    *,
-    modules: tuple[Path, ...],
-    tests: tuple[str, ...],
-    jobs: int,
-    time_limit: float,
-    budget: float | None,
-    seed: int,
-) -> None:
+@click.option(
+    "--explained",
+    default=Path(__file__).with_name("equivalent_mutants.json"),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Survivors that are no fault of the tests, each with its reason.",
+)
+@click.option("--json", "rows", type=click.Path(path_type=Path), help="Every outcome goes here.")
+def main(*, rows: Path | None, **asked: Any) -> None:
     """Mutate MODULES (paths relative to the repository's root) and run the tests on each mutant."""
-    if budget is not None:
-        sys.exit(bool(run_sample(modules, tests, budget, seed, time_limit)))
-    sys.exit(any([run_all(module, tests, jobs, time_limit) for module in modules]))
+    if not hasattr(os, "fork"):
+        raise click.ClickException("this tool forks a loaded process: run it on Linux or macOS")
+    runner = Runner(plan := Plan(**asked))
+    # whatever pytest says of the collection is of no interest unless it fails
+    if status := pytest.main([*OPTIONS, *plan.tests], plugins=[runner]):
+        raise click.ClickException(f"pytest could not run the tests (exit code {int(status)})")
+    noticed, explained, tried = Counter[Path](), Counter[Path](), Counter[Path]()
+    for outcome in runner.outcomes:
+        tried[outcome.path] += 1
+        noticed[outcome.path] += outcome.noticed
+        explained[outcome.path] += bool(outcome.why)
+    print("\n| module | mutants tried | noticed | survivors explained | not |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for path in [*plan.modules, None]:
+        counts = [c[path] if path else c.total() for c in (tried, noticed, explained)]
+        name = path.as_posix() if path else "all"
+        print(f"| {name} | {' | '.join(map(str, [*counts, counts[0] - counts[1] - counts[2]]))} |")
+    if rows:
+        rows.write_text(json.dumps([_row(each) for each in runner.outcomes], indent=1))
+    sys.exit(tried.total() != noticed.total() + explained.total())
 
 
-def run_all(module: Path, tests: tuple[str, ...], jobs: int, time_limit: float) -> bool:
-    """Every mutant of one module; True when some survived."""
-    if run_tests(module, -1, tests, time_limit):
-        raise click.ClickException(f"{', '.join(tests)}: the tests fail on {module} as it is")
-    source = module.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    all_mutants = mutants(source)
-
-    def noticed(mutant: Mutant) -> bool:
-        return run_tests(module, mutant.number, tests, time_limit)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        survivors = [
-            m for m, hit in zip(all_mutants, pool.map(noticed, all_mutants), strict=True) if not hit
-        ]
-    for mutant in survivors:
-        print(f"{module}:{mutant.line}: {mutant.text}: {lines[mutant.line - 1].strip()}")
-    print(f"{module}: {len(all_mutants) - len(survivors)} of {len(all_mutants)} mutants noticed")
-    return bool(survivors)
+def _row(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "module": outcome.path.as_posix(),
+        "function": outcome.mutant.function,
+        "line": outcome.code,
+        "at": outcome.mutant.line,
+        "change": outcome.mutant.text,
+        "noticed": outcome.noticed,
+        "tests": outcome.tests,
+        "seconds": round(outcome.seconds, 2),
+        "why": outcome.why,
+    }
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        sys.exit(child(sys.argv[2:]))
+    sys.path[:0] = [str(Path.cwd()), str(Path.cwd() / "plugin")]  # the checkout, installed or not
+    if os.environ.get(CHILD):
+        sys.exit(child(Path(os.environ.pop(CHILD)), sys.argv[1:]))
     main()

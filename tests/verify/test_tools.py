@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_crash_and_a_time_out_of_one_model_are_rows(tmp_path: Path, monkeypatc
 
 
 def test_every_mutant_is_another_program() -> None:
-    tool = load("mutate")
+    tool = load("mutants")
     source = (
         "def f(a: int = 1, b: bool = True) -> int:\n"
         "    return a + 2 if a < 3 and b else 4 * a - (b & 5)\n"
@@ -100,3 +101,45 @@ def test_every_mutant_is_another_program() -> None:
         f = names["f"]
         results.add((f(), f(b=1), *(f(a, b) for a in (0, 1, 2.5, 3, 3.5, 7) for b in (0, 1, 4, 6))))
     assert len(results) == len(found)
+
+
+MODULE = """
+LIMIT = 3
+
+
+def small(value, limit=LIMIT):
+    return value < limit and value != 0
+
+
+def unused(value):
+    return value + 1
+"""
+TESTS = """
+from thing import small
+
+
+def test_small():
+    assert (small(2), small(3), small(0)) == (True, False, False)
+"""
+
+
+def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
+    (tmp_path / "thing.py").write_text(MODULE)
+    (tmp_path / "test_thing.py").write_text(TESTS)
+    explained, rows = tmp_path / "explained.json", tmp_path / "rows.json"
+    place = {"module": "thing.py", "function": "unused", "line": "return value + 1"}
+    explained.write_text(json.dumps([{**place, "change": "1 -> 2", "why": "nobody calls it"}]))
+    command = [sys.executable, TOOLS / "mutate.py", "thing.py", "--tests", "test_thing.py"]
+    command += ["--explained", explained, "--json", rows]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if not hasattr(os, "fork"):
+        assert "run it on Linux or macOS" in done.stderr
+        return
+    assert done.returncode == 1, done.stderr
+    assert "thing.py:10: Add -> Sub: return value + 1 (no test reaches it)" in done.stdout
+    assert "1 -> 2" not in done.stdout
+    assert "| thing.py | 7 | 5 | 1 | 1 |" in done.stdout
+    outcomes = {each["change"]: each for each in json.loads(rows.read_text())}
+    assert outcomes["1 -> 2"]["why"] == "nobody calls it"
+    noticed = {each["function"] for each in outcomes.values() if each["noticed"]}
+    assert noticed == {"", "small"}, "inside of a function, and outside of all"
