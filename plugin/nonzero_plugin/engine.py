@@ -10,8 +10,9 @@ from typing import Any
 
 from nonzero_plugin.build import BuildEvent, BuildOptions, BuildResult, build_engine
 from nonzero_plugin.engine_inputs import Array
-from nonzero_plugin.errors import EngineRunError
+from nonzero_plugin.errors import EngineLoadError, EngineRunError
 from nonzero_plugin.execute import Context, Engine, Timing
+from nonzero_plugin.places import not_read
 from nonzero_plugin.plan_file import plugin_layers
 from nonzero_plugin.sidecar import read_sidecar
 
@@ -122,11 +123,16 @@ def refuse_capture(engine: str | Path) -> None:
     """Says why an engine with NonZero cannot be captured in a CUDA graph.
 
     Raises:
-        EngineRunError: always; names the nodes.
+        EngineRunError: names the nodes.
+        EngineLoadError: the file cannot be read.
     """
     path = Path(engine)
-    sidecar = read_sidecar(path) or {}
-    nodes = sidecar.get("plugin", {}).get("nodes") or plugin_layers(path.read_bytes())
+    try:
+        layers = plugin_layers(path.read_bytes())
+    except OSError as error:
+        raise EngineLoadError(not_read(path, error)) from error
+    sidecar = read_sidecar(path)
+    nodes = (sidecar["plugin"]["nodes"] if sidecar else None) or layers
     if not nodes:
         raise EngineRunError(
             f"{path.name} holds no NonZeroPlugin; capture is left to the application here"

@@ -18,7 +18,7 @@ from nonzero_plugin.cudart import Cuda
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.engine_inputs import Array, TensorInfo, check_inputs
 from nonzero_plugin.errors import ContractError, CudaError, EngineLoadError, EngineRunError
-from nonzero_plugin.places import words
+from nonzero_plugin.places import not_read
 from nonzero_plugin.plan_file import explain_load_failure
 from nonzero_plugin.registry import load_standard_plugins, register
 from nonzero_plugin.sidecar import read_sidecar
@@ -59,9 +59,7 @@ class Engine:
         try:
             plan = path.read_bytes()
         except OSError as error:
-            raise EngineLoadError(
-                f"{path}: cannot be read: {words(error)}; check the path"
-            ) from error
+            raise EngineLoadError(not_read(path, error)) from error
         self.path = path
         self.cuda = Cuda()
         try:
@@ -267,9 +265,9 @@ class Context:
 def choose_runtime(path: Path, trt: Any = None) -> Any:
     """The TensorRT module for an engine: the caller's, the sidecar's flavour, or what is there."""
     if trt is None or trt == "auto":
-        flavour = (read_sidecar(path) or {}).get("tensorrt", {}).get("flavour")
-        if flavour in FLAVOURS:
-            return load_tensorrt(flavour)
+        sidecar = read_sidecar(path)
+        if sidecar and sidecar["tensorrt"]["flavour"] in FLAVOURS:
+            return load_tensorrt(sidecar["tensorrt"]["flavour"])
     return load_tensorrt(trt)
 
 

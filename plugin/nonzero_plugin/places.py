@@ -53,6 +53,11 @@ def not_written(path: Path, err: OSError) -> str:
     return f"{path}: cannot be written: {words(err)}; choose another place or make room"
 
 
+def not_read(path: Path, err: OSError) -> str:
+    """The sentence for an input that cannot be read."""
+    return f"{path}: cannot be read: {words(err)}; check the path"
+
+
 def temporary_for(path: Path) -> Path:
     """A new name beside ``path`` for what will replace it: starts with a dot, ends in ``.tmp``."""
     return path.with_name(f".{path.name[:_NAME_PART]}.{uuid.uuid4().hex}.tmp")

@@ -12,6 +12,9 @@ from nonzero_plugin.contract import PLUGIN_NAME, PLUGIN_NAMESPACE, PLUGIN_VERSIO
 from nonzero_plugin.fields import FORMAT_VERSION
 
 SIDECAR_FORMAT = 1
+_TEXTS = ("engine.sha256", "model.file", "tensorrt.flavour", "tensorrt.version")
+_LISTS = ("profiles", "plugin.nodes")
+"""What is read of one later, by its path, and so must be there."""
 
 
 def sidecar_path(engine: Path) -> Path:
@@ -64,9 +67,28 @@ def sidecar_text(
 
 
 def read_sidecar(engine: Path) -> dict[str, Any] | None:
-    """The sidecar's content, or None where there is none that can be read."""
+    """The sidecar's content, or None where there is none of the shape :func:`sidecar_text` gives.
+
+    Anybody may have written a file of that name.
+    """
     try:
         content = json.loads(sidecar_path(engine).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) else None
+    return content if _is_one(content) else None
+
+
+def _is_one(content: Any) -> bool:
+    lists = [_at(content, path) for path in _LISTS]
+    return (
+        _at(content, "format") == SIDECAR_FORMAT
+        and all(isinstance(_at(content, path), str) for path in _TEXTS)
+        and all(isinstance(found, list) for found in lists)
+        and all(isinstance(text, str) for found in lists for text in found)
+    )
+
+
+def _at(content: Any, path: str) -> Any:
+    for key in path.split("."):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from helpers.fake_runtime import FakeCuda, make_fake_runtime
 from helpers.fake_tensorrt import make_fake_tensorrt
+from helpers.sidecar import write_sidecar
 from nonzero_plugin import callbacks, execute
 from nonzero_plugin.allocator import OutputBuffer, allocator_class
 from nonzero_plugin.engine import Engine, refuse_capture, run_engine
@@ -222,7 +223,7 @@ def test_plans_are_searched_for_the_triple_without_trusting_them() -> None:
 def test_b14_capture_is_refused_with_the_node_s_name(tmp_path: Path) -> None:
     engine = tmp_path / "m.engine"
     engine.write_bytes(b"anything")
-    (tmp_path / "m.engine.json").write_text('{"plugin": {"nodes": ["/head/NonZero"]}}')
+    write_sidecar(engine, plugins=["/head/NonZero"])
     with pytest.raises(EngineRunError, match=r"cannot be captured.*'/head/NonZero'.*to the host"):
         refuse_capture(engine)
     (tmp_path / "m.engine.json").unlink()
@@ -234,7 +235,7 @@ def test_a_version_compatible_engine_may_bring_its_runtime(
     cuda: FakeCuda, trt: Any, engine_file: Path
 ) -> None:
     assert not hasattr(Engine(engine_file, trt)._runtime, "engine_host_code_allowed")
-    engine_file.with_name("m.engine.json").write_text('{"version_compatible": true}')
+    write_sidecar(engine_file, version_compatible=True)
     assert Engine(engine_file, trt)._runtime.engine_host_code_allowed is True
 
 
@@ -244,7 +245,9 @@ def test_the_sidecar_s_flavour_is_what_loads_the_engine(
     asked: list[Any] = []
     monkeypatch.setattr(execute, "load_tensorrt", asked.append)
     sidecar = engine_file.with_name("m.engine.json")
-    for content in ('{"tensorrt": {"flavour": "tensorrt_rtx"}}', "no json", "[]", "{}"):
+    write_sidecar(engine_file)
+    execute.choose_runtime(engine_file, "auto")
+    for content in ("no json", "[]", "{}"):
         sidecar.write_text(content)
         execute.choose_runtime(engine_file, "auto")
     execute.choose_runtime(engine_file, "tensorrt")
