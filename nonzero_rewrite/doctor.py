@@ -93,10 +93,12 @@ def _in_child(function: str, *arguments: str) -> dict[str, Any]:
 
 def _target_facts(target: Path, tensorrt: dict[str, Any]) -> dict[str, Any]:
     from nonzero_plugin.onnx_file import explain_mismatch
+    from nonzero_plugin.places import NO_FILE
     from nonzero_plugin.registry import PluginTriple
 
     if not target.is_file():
-        return {"path": str(target), "error": "no such file"}
+        text = "is no file; name a model or an engine" if target.exists() else NO_FILE
+        return {"path": str(target), "error": f"{target}: {text}"}
     facts = _model_facts(target) if target.suffix.lower() == ".onnx" else _engine_facts(target)
     present = [PluginTriple(*triple) for triple in tensorrt.get("registry", [])]
     for need in facts.get("needs", []):
@@ -128,21 +130,25 @@ def _model_facts(path: Path) -> dict[str, Any]:
 
 
 def _engine_facts(path: Path) -> dict[str, Any]:
+    from nonzero_plugin.places import not_read
     from nonzero_plugin.plan_file import plugin_triples
     from nonzero_plugin.sidecar import read_sidecar, sha256_of
 
+    try:
+        plan = path.read_bytes()
+    except OSError as error:
+        return {"kind": "engine", "error": not_read(path, error)}
     sidecar = read_sidecar(path)
     facts: dict[str, Any] = {
         "kind": "engine",
         "sidecar": sidecar,
         "needs": [
             {"node": None, "plugin": [triple.name, triple.version, triple.namespace]}
-            for triple in plugin_triples(path.read_bytes())
+            for triple in plugin_triples(plan)
         ],
     }
     if sidecar:
-        stored = sidecar.get("engine", {}).get("sha256")
-        facts["sidecar_fits"] = stored == sha256_of(path)
+        facts["sidecar_fits"] = sidecar["engine"]["sha256"] == sha256_of(path)
     return facts
 
 
@@ -158,7 +164,7 @@ def _problems(account: dict[str, Any]) -> list[str]:
     if backend := account["backends"].get("cuda_python"):
         problems.append(f"the default backend is not available: {backend}")
     if "error" in target:
-        problems.append(f"{target['path']}: {target['error']}")
+        problems.append(target["error"])
     for need in target.get("needs", []):
         if not need["registered"]:
             name, plugin_version, namespace = need["plugin"]
@@ -178,7 +184,10 @@ def _problems(account: dict[str, Any]) -> list[str]:
             f"{trt['flavour']} {trt['version']}: choose with --trt {flavour['flavour']}"
         )
     if target.get("sidecar_fits") is False:
-        problems.append(f"{target['path']} is not the engine its sidecar describes")
+        problems.append(
+            f"{target['path']} is not the engine its sidecar describes: build it again, or remove "
+            "the .json beside it"
+        )
     return problems
 
 
@@ -221,7 +230,7 @@ def format_account(account: dict[str, Any]) -> str:
 
 def _target_lines(target: dict[str, Any]) -> list[str]:
     if "error" in target:
-        return [f"{target['path']}: {target['error']}"]
+        return [str(target["error"])]
     lines = [f"{target['path']} ({target['kind']})"]
     if not target["needs"]:
         lines.append("  no plugin of ours is needed")

@@ -224,7 +224,7 @@ def test_doctor_survives_whatever_is_broken(tmp_path: Path, monkeypatch: Any) ->
     assert "broken" in account["onnxruntime"]["error"]
     assert any(text.startswith("engines cannot be built") for text in account["problems"])
     result = invoke("doctor", tmp_path / "none.onnx", "--trt", "tensorrt")
-    assert result.exit_code == 1 and "no such file" in result.stdout
+    assert result.exit_code == 1 and "none.onnx: there is no such file" in result.stdout
 
 
 def test_help_of_each_command_is_quick_and_imports_no_library() -> None:
