@@ -11,26 +11,11 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "nonzero-rewrite",
-    "onnx",
-    "onnx-graphsurgeon",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "polygraphy",
-    "numpy",
-    "tensorrt",
-    "tensorrt-rtx",
-    "cuda-python",
-    "cuda-bindings",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "torch",
-)
+from nonzero_rewrite.versions import installed_versions
+
 _TIMEOUT = 120  # seconds; a library that hangs is a finding, too
 
 
@@ -47,10 +32,11 @@ def diagnose(target: Path | None = None, trt: str = "auto") -> dict[str, Any]:
         libraries, parser, registry, supported GPUs or the error), and ``target`` (what it needs and
         what is lacking). ``problems`` lists what keeps engines from building or running here.
     """
+    packages = installed_versions()
     account: dict[str, Any] = {
-        "python": f"{platform.python_version()} ({sys.executable})",
+        "python": f"{packages.pop('python')} ({sys.executable})",
         "platform": platform.platform(),
-        "packages": {name: _package_version(name) for name in PACKAGES},
+        "packages": packages,
         "onnxruntime": _in_child("onnxruntime_facts"),
         "cuda": _in_child("cuda_facts"),
         "backends": _in_child("backend_facts"),
@@ -59,13 +45,6 @@ def diagnose(target: Path | None = None, trt: str = "auto") -> dict[str, Any]:
     account["target"] = _target_facts(target, account["tensorrt"]) if target else None
     account["problems"] = _problems(account)
     return account
-
-
-def _package_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _in_child(function: str, *arguments: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import platform
 import sys
 from importlib import metadata
 
+from nonzero_rewrite import __version__
+
 _DISTRIBUTIONS = (
     "nonzero-rewrite",
     "onnx",
@@ -18,6 +20,7 @@ _DISTRIBUTIONS = (
     "tensorrt",
     "tensorrt-rtx",
     "cuda-python",
+    "cuda-bindings",
     "nvidia-cuda-nvrtc",
     "cupy-cuda12x",
     "cupy-cuda13x",
@@ -46,16 +49,9 @@ def installed_versions() -> dict[str, str | None]:
 
 def loaded_versions() -> dict[str, str]:
     """Versions of the libraries that this process has imported, as they say themselves."""
-    found = {"nonzero-rewrite": metadata_version(), "python": platform.python_version()}
+    found = {"nonzero-rewrite": __version__, "python": platform.python_version()}
     for name in _MODULES:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version:
             found[name] = str(version)
     return found
-
-
-def metadata_version() -> str:
-    """This package's own version."""
-    from nonzero_rewrite import __version__
-
-    return __version__
