@@ -193,7 +193,7 @@ def _other_flavour() -> str:
     """What to do when only the TensorRT is installed that Polygraphy was not told to use."""
     from importlib.util import find_spec
 
-    from nonzero_rewrite.polygraphy_gate import wants_rtx
+    from nonzero_plugin._tensorrt import wants_rtx
 
     if not wants_rtx() and not find_spec("tensorrt") and find_spec("tensorrt_rtx"):
         return "; for TensorRT for RTX, which is installed, set POLYGRAPHY_USE_TENSORRT_RTX=1"

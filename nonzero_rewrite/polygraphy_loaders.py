@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nonzero_plugin import NonZeroPluginError
+from nonzero_plugin._tensorrt import prepare_rtx_libraries, wants_rtx
 from polygraphy import util
 from polygraphy.backend.base import BaseLoader
 from polygraphy.logger import G_LOGGER
 
 from nonzero_rewrite.errors import NonZeroRewriteError
-from nonzero_rewrite.polygraphy_gate import polygraphy_flavour, wants_rtx
+from nonzero_rewrite.polygraphy_gate import polygraphy_flavour
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from nonzero_rewrite.options import OptionSettings
     from nonzero_rewrite.plan import RewritePlan
 
 __all__ = ["RegisterNonZeroPlugin", "RewriteNonZero"]
 
 if wants_rtx():
-    from nonzero_plugin._tensorrt import prepare_rtx_libraries
-
     prepare_rtx_libraries()
 
 
@@ -66,17 +66,18 @@ class RewriteNonZero(BaseLoader):  # type: ignore[misc]
             onnx.ModelProto: the rewritten model; the one that was given stays as it is.
         """
         from nonzero_rewrite.api import rewrite_model
-        from nonzero_rewrite.options import Options
 
         model, _ = util.invoke_if_callable(self._model)
-        settings: dict[str, Any] = {"max_nonzero": self._max_nonzero}
+        settings: OptionSettings = {
+            "max_nonzero": self._max_nonzero,
+            "max_nonzero_of": self._max_nonzero_of,
+        }
         if self._backend is not None:
             settings["backend"] = self._backend
         if self._rules is not None:
             settings["rules"] = _rule_names(self._rules)
         try:
-            options = Options(**settings, max_nonzero_of=self._max_nonzero_of)
-            result = rewrite_model(model, options)
+            result = rewrite_model(model, **settings)
         except NonZeroRewriteError as err:
             _stop(err)
         _log(result.plan)

@@ -32,12 +32,12 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
 
-class _UnusualError(Exception):
+class UnusualError(ValueError):
     """The bytes are not as exporters write them."""
 
 
 @dataclass(frozen=True)
-class _Field:
+class Field:
     """A field: its number, where it starts, and where its value starts and ends."""
 
     number: int
@@ -59,7 +59,7 @@ def without_weights(data: Buffer) -> tuple[bytes | None, Weights]:
         pieces: list[bytes] = []
         kept = graph.value  # everything up to here is in pieces
         names: set[str] = set()
-        for tensor in _fields(data, graph.value, graph.end):
+        for tensor in fields(data, graph.value, graph.end):
             if tensor.number != _INITIALIZER:
                 continue
             name, raw = _tensor(data, tensor)
@@ -77,7 +77,7 @@ def without_weights(data: Buffer) -> tuple[bytes | None, Weights]:
         pieces.append(data[kept : graph.end])
         light = _delimited(_GRAPH, b"".join(pieces))
         return data[: graph.start] + light + data[graph.end :], weights
-    except _UnusualError:
+    except UnusualError:
         return None, {}
 
 
@@ -94,14 +94,14 @@ def with_weights(data: bytes, weights: Weights) -> Iterator[bytes | tuple[int, i
         return
     pieces: list[bytes | tuple[int, int]] = []
     kept = graph.value
-    for tensor in _fields(data, graph.value, graph.end):
+    for tensor in fields(data, graph.value, graph.end):
         if tensor.number != _INITIALIZER:
             continue
         name, raw = _tensor(data, tensor)
         if raw is not None or name not in weights:
             continue
         place = next(
-            (f.start for f in _fields(data, tensor.value, tensor.end) if f.number > _RAW_DATA),
+            (f.start for f in fields(data, tensor.value, tensor.end) if f.number > _RAW_DATA),
             tensor.end,
         )
         first, last = weights[name]
@@ -121,28 +121,33 @@ def with_weights(data: bytes, weights: Weights) -> Iterator[bytes | tuple[int, i
     yield data[graph.end :]
 
 
-def _graph(data: Buffer) -> _Field | None:
-    found = [field for field in _fields(data, 0, len(data)) if field.number == _GRAPH]
+def _graph(data: Buffer) -> Field | None:
+    found = [field for field in fields(data, 0, len(data)) if field.number == _GRAPH]
     return found[0] if len(found) == 1 else None
 
 
-def _tensor(data: Buffer, tensor: _Field) -> tuple[str, _Field | None]:
+def _tensor(data: Buffer, tensor: Field) -> tuple[str, Field | None]:
     """Name and ``raw_data`` of a TensorProto."""
     name, raw = "", None
-    for field in _fields(data, tensor.value, tensor.end):
+    for field in fields(data, tensor.value, tensor.end):
         if field.number == _NAME:
             try:
                 name = data[field.value : field.end].decode("utf-8")
             except UnicodeDecodeError as err:
-                raise _UnusualError from err
+                raise UnusualError from err
         elif field.number == _RAW_DATA:
             if raw is not None:
-                raise _UnusualError
+                raise UnusualError
             raw = field
     return name, raw
 
 
-def _fields(data: Buffer, start: int, end: int) -> Iterator[_Field]:
+def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
+    """The fields of the message between two places; their values are stepped over, not read.
+
+    Raises:
+        UnusualError: this is no protobuf, or none as exporters write it.
+    """
     while start < end:
         key, value = _read_varint(data, start, end)
         number, kind = key >> 3, key & 7
@@ -154,11 +159,11 @@ def _fields(data: Buffer, start: int, end: int) -> Iterator[_Field]:
         elif kind in _FIXED_BYTES:
             stop = value + _FIXED_BYTES[kind]
         else:
-            raise _UnusualError
+            raise UnusualError
         # A graph, a tensor, a name that is no message has another wire type.
         if stop > end or not number or (kind != _LENGTH and number in (_GRAPH, _RAW_DATA)):
-            raise _UnusualError
-        yield _Field(number, start, value, stop)
+            raise UnusualError
+        yield Field(number, start, value, stop)
         start = stop
 
 
@@ -167,13 +172,13 @@ def _read_varint(data: Buffer, place: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if place >= end:
-            raise _UnusualError
+            raise UnusualError
         byte = data[place]
         place += 1
         value |= (byte & 0x7F) << shift
         if not byte & 0x80:
             return value, place
-    raise _UnusualError
+    raise UnusualError
 
 
 def _delimited(number: int, value: bytes) -> bytes:

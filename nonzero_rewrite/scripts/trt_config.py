@@ -18,11 +18,11 @@ import os
 from typing import Any
 
 from nonzero_plugin import NonZeroPluginError, register
-from nonzero_plugin._tensorrt import _finds_unversioned_name, prepare_rtx_libraries
+from nonzero_plugin._tensorrt import _finds_unversioned_name, prepare_rtx_libraries, wants_rtx
 from nonzero_plugin.profiles import parse_profile
 from polygraphy.logger import G_LOGGER
 
-from nonzero_rewrite.polygraphy_gate import polygraphy_flavour, wants_rtx
+from nonzero_rewrite.polygraphy_gate import polygraphy_flavour
 
 
 def _register() -> None:

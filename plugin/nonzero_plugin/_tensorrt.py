@@ -43,6 +43,11 @@ _preloaded: set[str] = set()
 _NEEDED = ("IPluginV3", "IPluginV3OneCore", "IPluginV3OneBuild", "IPluginV3OneRuntime")
 
 
+def wants_rtx() -> bool:
+    """Whether Polygraphy, and with it this package, is told to use TensorRT for RTX."""
+    return os.environ.get(ENV_RTX, "0") not in ("", "0")
+
+
 def choose_flavour(choice: str | None = None) -> str:
     """The name of the module to load.
 
@@ -58,7 +63,7 @@ def choose_flavour(choice: str | None = None) -> str:
                 f"TensorRT flavour {choice!r} is unknown; choose one of auto, {', '.join(FLAVOURS)}"
             )
         return str(choice)
-    if os.environ.get(ENV_RTX, "0") not in ("", "0"):
+    if wants_rtx():
         return "tensorrt_rtx"
     for name in FLAVOURS:
         if name in sys.modules:
