@@ -22,7 +22,7 @@ def check_order(index: Index) -> None:
     """Refuse nodes that wait for each other; those that merely stand in any order pass.
 
     Raises:
-        UnsupportedModelError: two nodes make one value, or a value follows from itindex.
+        UnsupportedModelError: two nodes make one value, or a value follows from itself.
     """
     place = index.path or "the main graph"
     made: dict[str, int] = {}

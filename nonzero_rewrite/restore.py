@@ -6,6 +6,9 @@ plain ONNX already, and equal. A ``max_nonzero`` promise is dropped. The IR vers
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_INT64, OP_TYPE
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
@@ -43,12 +46,8 @@ def restore_model(model: ModelProto) -> int:
                 else:
                     _drop_metadata(node)
         root.flush()
-    for number in reversed(range(len(model.functions))):
-        if (model.functions[number].domain, model.functions[number].name) == (DOMAIN, OP_TYPE):
-            del model.functions[number]
-    for number in reversed(range(len(model.opset_import))):
-        if model.opset_import[number].domain == DOMAIN:
-            del model.opset_import[number]
+    _drop(model.functions, lambda each: (each.domain, each.name) == (DOMAIN, OP_TYPE))
+    _drop(model.opset_import, lambda each: each.domain == DOMAIN)
     return restored
 
 
@@ -103,14 +102,16 @@ def _plain(node: NodeProto, scope: Scope, names: Names, opset: int) -> list[Node
 
 
 def _drop_metadata(node: NodeProto) -> None:
-    for number in reversed(range(len(node.metadata_props))):
-        if node.metadata_props[number].key in _OWN_KEYS:
-            del node.metadata_props[number]
+    _drop(node.metadata_props, lambda each: each.key in _OWN_KEYS)
 
 
 def _drop_value_info(scope: Scope, node: NodeProto) -> None:
     count = node.output[1] if len(node.output) > 1 else ""
-    infos = scope.proto.value_info
-    for number in reversed(range(len(infos))):
-        if infos[number].name == count and not scope.is_used(count):
-            del infos[number]
+    if not scope.is_used(count):
+        _drop(scope.proto.value_info, lambda each: each.name == count)
+
+
+def _drop(entries: Any, unwanted: Callable[[Any], bool]) -> None:
+    for number in reversed(range(len(entries))):
+        if unwanted(entries[number]):
+            del entries[number]

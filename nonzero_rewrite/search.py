@@ -54,8 +54,8 @@ class InputSearch:
     """One search over one original model. ``outputs`` are its graph outputs.
 
     ``fixed`` are positions of masks that no input value changes, ``constants`` masks that are
-    initializers. ``scout`` says for inputs that may crash the
-    runtime, within so many seconds, why the original does not run on each ("" when it does).
+    initializers. ``scout`` says for inputs that may crash the runtime, within so many seconds, why
+    the original does not run on each ("" when it does).
     """
 
     def __init__(
@@ -136,9 +136,8 @@ class InputSearch:
             if enough or not self._spec.symbols or self._late():
                 break
         self.state.sizes = best[1]
-        if (
-            self._spec.inputs and not self._late()
-        ):  # the sweep reaches the same and more at the sizes chosen
+        if self._spec.inputs and not self._late():
+            # The sweep reaches the same and more at the sizes chosen.
             self.state.reached = given
             self._extremes.clear()
 

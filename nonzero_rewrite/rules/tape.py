@@ -41,11 +41,8 @@ class Names:
 
     def new(self, wish: str) -> str:
         """``wish`` itself where it is free, else with the first free number behind it."""
-        taken, name, number = self._all(), wish, 1
-        while name in taken:
-            number += 1
-            name = f"{wish}_{number}"
-        taken.add(name)
+        name = _free(wish, self._all())
+        self._all().add(name)
         return name
 
     def node(self, wish: str, graph: Scope | None = None) -> str:
@@ -61,13 +58,18 @@ class Names:
             self._node_names[key] = {
                 node.name for scope in ([graph] if graph else every) for node in scope.nodes
             }
-        taken, name, number = self._node_names[key], wish, 1
-        while name in taken:
-            number += 1
-            name = f"{wish}_{number}"
+        name = _free(wish, self._node_names[key])
         for names in self._node_names.values():
             names.add(name)
         return name
+
+
+def _free(wish: str, taken: set[str]) -> str:
+    name, number = wish, 1
+    while name in taken:
+        number += 1
+        name = f"{wish}_{number}"
+    return name
 
 
 def set_metadata(node: NodeProto, key: str, value: str) -> None:

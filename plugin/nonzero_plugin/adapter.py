@@ -21,6 +21,7 @@ from nonzero_plugin.contract import (
     PLUGIN_VERSION,
     NonZeroConfig,
 )
+from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import BackendUnavailableError, ContractError
 from nonzero_plugin.promise import PromiseWatch
 from nonzero_plugin.shapes import ExprAlgebra, output_dims
@@ -94,7 +95,7 @@ def make_classes(trt: Any) -> PluginClasses:
         @reported
         def get_output_data_types(self, input_types: list[Any]) -> list[Any]:
             """Types of indices and count."""
-            self.dtype = _dtype(input_types[0])
+            self.dtype = DType.from_trt(input_types[0])
             return [_index_type(trt, self.config), trt.DataType.INT64]
 
         @reported
@@ -118,7 +119,7 @@ def make_classes(trt: Any) -> PluginClasses:
         @reported
         def configure_plugin(self, inp: Any, out: Any) -> None:
             """Compiles the kernel, where there is a device to compile it for."""
-            self.dtype = _dtype(inp[0].desc.type)
+            self.dtype = DType.from_trt(inp[0].desc.type)
             _backend(self.config).compile(self.dtype, self.config)
 
         @never_raises(lambda self: [])
@@ -136,7 +137,9 @@ def make_classes(trt: Any) -> PluginClasses:
             from nonzero_plugin.launch import workspace_bytes
 
             try:
-                return workspace_bytes(tuple(inp[0].max), _dtype(inp[0].desc.type), self.config)
+                return workspace_bytes(
+                    tuple(inp[0].max), DType.from_trt(inp[0].desc.type), self.config
+                )
             except Exception as error:
                 # TensorRT takes 0 for an answer and would overrun: on_shape_change raises it.
                 self.failure = error
@@ -169,7 +172,7 @@ def make_classes(trt: Any) -> PluginClasses:
             """Prepares everything a launch on these shapes needs."""
             if self.failure is not None:
                 raise self.failure
-            self.dtype = _dtype(inp[0].type)
+            self.dtype = DType.from_trt(inp[0].type)
             self.launch = _prepare(tuple(inp[0].dims), self.dtype, self.config)
             if self.config.max_nonzero is not None and self.launch is not _unprepared:
                 self.promise = self.promise or PromiseWatch(self.node, self.config.max_nonzero)
@@ -211,7 +214,7 @@ def make_classes(trt: Any) -> PluginClasses:
             given = [_from_trt(field) for field in field_collection]
             if phase == trt.TensorRTPhase.RUNTIME:
                 config, input_type = fields.from_engine_fields(given, name)
-                return NonZeroPlugin(config, name, _dtype_from_onnx(input_type))
+                return NonZeroPlugin(config, name, DType.from_onnx(input_type))
             config = fields.from_parser_fields(given, name)
             _require_backend(config, name)
             return NonZeroPlugin(config, name)
@@ -267,18 +270,6 @@ def _require_backend(config: NonZeroConfig, node: str) -> None:
         _backend(config)
     except BackendUnavailableError as error:
         raise BackendUnavailableError(f"node {node!r}: {error}") from error
-
-
-def _dtype(trt_type: Any) -> Any:
-    from nonzero_plugin.dtypes import DType
-
-    return DType.from_trt(trt_type)
-
-
-def _dtype_from_onnx(value: int) -> Any:
-    from nonzero_plugin.dtypes import DType
-
-    return DType.from_onnx(value)
 
 
 def _index_type(trt: Any, config: NonZeroConfig) -> Any:
