@@ -10,6 +10,9 @@ import numpy as np
 import onnx
 from nonzero_plugin import contract
 
+from nonzero_rewrite.function import is_ours
+from nonzero_rewrite.node import is_onnx
+
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial")
 )
@@ -21,9 +24,8 @@ class Mask:
 
     ``input`` is the tensor looked at, ``indices`` the node's first output. ``rank_last`` says that
     ``indices`` is ``[num_nonzero, rank]``. ``count`` is the plugin's second output, "" for NonZero.
-    ``max_nonzero`` is the plugin's promise, ``int32`` its
-    index type. ``transposed`` are tensors which hold the same indices
-    in the other layout.
+    ``max_nonzero`` is the plugin's promise, ``int32`` its index type. ``transposed`` are tensors
+    which hold the same indices in the other layout.
     """
 
     node: str
@@ -50,7 +52,7 @@ def find_masks(model: onnx.ModelProto) -> tuple[Mask, ...]:
     """NonZero and NonZeroPlugin nodes of the main graph, in graph order."""
     transposes: dict[str, list[str]] = {}
     for node in model.graph.node:
-        if node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.output:
+        if is_onnx(node, "Transpose"):
             perm = _ints(node, "perm")
             if perm in (None, (1, 0)):
                 transposes.setdefault(node.input[0], []).append(node.output[0])
@@ -59,9 +61,9 @@ def find_masks(model: onnx.ModelProto) -> tuple[Mask, ...]:
         if not node.input or not node.output or not node.output[0]:
             continue
         found = tuple(transposes.get(node.output[0], ()))
-        if _is_nonzero(node):
+        if is_onnx(node, "NonZero"):
             masks.append(Mask(node.name, node.input[0], node.output[0], transposed=found))
-        elif is_plugin(node):
+        elif is_ours(node):
             promise = _ints(node, contract.ATTR_MAX_NONZERO)
             masks.append(
                 Mask(
@@ -82,18 +84,20 @@ def find_unobserved(model: onnx.ModelProto) -> tuple[str, ...]:
     """NonZero nodes inside subgraphs and model functions, as ``node (NonZero) in place``."""
     found = []
     for node in model.graph.node:
-        found += [_label(inner, where) for inner, where in _inside(node) if _is_nonzero(inner)]
+        found += [
+            _label(inner, where) for inner, where in _inside(node) if is_onnx(inner, "NonZero")
+        ]
     for function in model.functions:
         if function.domain == contract.DOMAIN and function.name == contract.OP_TYPE:
             continue
         place = f"function {function.domain}::{function.name}"
         for node in function.node:
-            if _is_nonzero(node):
+            if is_onnx(node, "NonZero"):
                 found.append(_label(node, place))
             found += [
                 _label(inner, f"{place}/{where}")
                 for inner, where in _inside(node)
-                if _is_nonzero(inner)
+                if is_onnx(inner, "NonZero")
             ]
     return tuple(found)
 
@@ -137,15 +141,6 @@ def observable_names(model: onnx.ModelProto, names: Iterator[str] | list[str]) -
     produced = {name for node in model.graph.node for name in node.output if name}
     outputs = {value.name for value in model.graph.output}
     return [name for name in dict.fromkeys(names) if name in produced and name not in outputs]
-
-
-def is_plugin(node: onnx.NodeProto) -> bool:
-    """True for the node the rewriter writes."""
-    return node.op_type == contract.OP_TYPE and node.domain == contract.DOMAIN
-
-
-def _is_nonzero(node: onnx.NodeProto) -> bool:
-    return node.op_type == "NonZero" and node.domain in ("", "ai.onnx")
 
 
 def _label(node: onnx.NodeProto, where: str) -> str:

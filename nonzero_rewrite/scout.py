@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from nonzero_rewrite.node import ONNX_DOMAINS
 from nonzero_rewrite.runtime import ModelSource, OrtRunner, RunError
 
 _PART = "/"
@@ -36,7 +37,7 @@ _HARMLESS = frozenset(
 def is_risky(model: onnx.ModelProto) -> bool:
     """False when every operator of ``model`` is known to take dims of size 0 or to refuse them."""
     return bool(model.functions) or any(
-        node.op_type not in _HARMLESS or node.domain not in ("", "ai.onnx")
+        node.op_type not in _HARMLESS or node.domain not in ONNX_DOMAINS
         for node in model.graph.node
     )
 

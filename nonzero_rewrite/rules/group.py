@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope
-from nonzero_rewrite.node import ONNX_DOMAINS, attribute, int_attribute, is_onnx
+from nonzero_rewrite.node import CONTROL_FLOW, ONNX_DOMAINS, attribute, int_attribute, is_onnx
 from nonzero_rewrite.values import Facts, keeps_nonzero
 
 RANK_FIRST = False
@@ -194,13 +194,12 @@ class Grouper:
 
 
 _RANDOM = ("RandomNormal", "RandomUniform", "Multinomial", "Bernoulli", "Dropout")
-_WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
 
 
 def _is_deterministic(node: NodeProto) -> bool:
     op_type = node.op_type
     return (
         node.domain in ONNX_DOMAINS
-        and op_type not in _WITH_GRAPHS
+        and op_type not in CONTROL_FLOW
         and not op_type.startswith(_RANDOM)
     )

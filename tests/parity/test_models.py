@@ -12,8 +12,9 @@ import pytest
 from helpers.manifest import MODELS, entries, path_of
 
 from nonzero_rewrite import rewrite_model
+from nonzero_rewrite.function import is_ours
 from nonzero_rewrite.input_values import numpy_dtype
-from nonzero_rewrite.observe import find_masks, find_unobserved, is_plugin
+from nonzero_rewrite.observe import find_masks, find_unobserved
 from nonzero_rewrite.runtime import ModelSource, open_runner
 from nonzero_rewrite.verification import Outcome
 from nonzero_rewrite.verify import verify_models
@@ -67,7 +68,7 @@ def test_rewritten_equals_original(entry: dict[str, Any]) -> None:
     assert all(output.ok for output in found.outputs)
     never = sum(not cover.some for cover in found.coverage)
     assert never == NEVER_PARTLY_SELECTED.get(entry["name"], 0)
-    plugins = sum(map(is_plugin, result.model.graph.node))
+    plugins = sum(map(is_ours, result.model.graph.node))
     assert bool(plugins) == ("plugin" in entry["outcomes"])
 
 
