@@ -25,6 +25,9 @@ _EXACT = frozenset(
     }
 )
 
+# Starts, axes and steps of a Slice that takes the first items along the first axis, by input.
+_FIRST_ITEMS = {1: [0], 3: [0], 4: [1]}
+
 
 @dataclass
 class Chain:
@@ -84,16 +87,11 @@ class Chain:
         if is_onnx(node, "Reshape", "Expand"):
             facts.types.need([(scope, node.input[1])])
             return facts.types.of(scope, node.input[1]).dims == (1,)
-        if not is_onnx(node, "Slice") or len(node.input) < 3:
-            return False
-        firsts = [facts.constant(scope, name) if name else None for name in node.input[1:]]
-        starts, axes = firsts[0], firsts[2] if len(firsts) > 2 else None
-        steps = firsts[3] if len(firsts) > 3 else None
-        return (
-            starts is not None
-            and starts.tolist() == [0]
-            and (len(node.input) < 4 or (axes is not None and axes.tolist() in ([0], [-1])))
-            and (len(node.input) < 5 or (steps is not None and steps.tolist() == [1]))
+        return all(
+            (value := facts.constant(scope, name)) is not None
+            and value.tolist() == _FIRST_ITEMS[slot]
+            for slot, name in enumerate(node.input)
+            if name and slot in _FIRST_ITEMS
         )
 
     def collect(self, name: str, depth: int) -> bool:
@@ -102,7 +100,6 @@ class Chain:
         Walks on after that, because only what reaches a GatherND was near at all.
         """
         if name not in self._seen:
-            self._seen[name] = False  # a value that follows from itself
             self._seen[name] = self._collect(name, depth)
         return self._seen[name]
 

@@ -154,3 +154,21 @@ def test_every_second_item_of_the_source_is_not_the_source() -> None:
         "source": np.arange(64, dtype=np.float32),
     }
     assert verify_models(model, result.model, inputs=[feeds]).ok
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_the_first_column_of_the_source_is_not_the_source(axis: int) -> None:
+    model = masked_scatter(["n"], ["n"], ["k", 2])
+    graph = model.graph
+    graph.initializer.append(numpy_helper.from_array(np.array([axis]), "axis"))
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    cut = helper.make_node("Slice", ["source", "zero", "one", "axis"], ["column"])
+    flat = helper.make_node("Reshape", ["column", "minus"], ["used"])
+    graph.node[2].CopyFrom(cut)
+    graph.node[5].CopyFrom(flat)
+    feeds = {
+        "x": np.zeros(4, np.float32),
+        "mask": np.array([True, False, True, True]),
+        "source": np.arange(6, dtype=np.float32).reshape(3, 2),
+    }
+    assert verify_models(model, rewritten(model).model, inputs=[feeds]).ok
