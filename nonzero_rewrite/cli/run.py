@@ -89,7 +89,11 @@ def command(
     else:
         click.echo(describe(account))
     if result.truncated:
-        click.echo("Note: max_nonzero cut a result short: more elements were non-zero", err=True)
+        click.echo(
+            "Note: max_nonzero cut a result short: more elements were non-zero; build with a "
+            "larger --set-max-nonzero",
+            err=True,
+        )
 
 
 def summary(result: RunResult, output: Path | None) -> dict[str, Any]:

@@ -19,14 +19,22 @@ from typing import Any
 from polygraphy.logger import G_LOGGER
 
 from nonzero_rewrite.densities import DEFAULT_DENSITIES, inputs_of_density
+from nonzero_rewrite.errors import NonZeroRewriteError
 
 
 def load_data() -> Iterator[dict[str, Any]]:
     """One feed for each density."""
     text = os.environ.get("NONZERO_DENSITIES", "")
-    densities = [float(part) for part in text.split(",")] if text else DEFAULT_DENSITIES
-    seed = int(os.environ.get("NONZERO_SEED", "0"))
-    for found in inputs_of_density(_model(), densities, seed=seed):
+    try:
+        densities = [float(part) for part in text.split(",")] if text else DEFAULT_DENSITIES
+        seed = int(os.environ.get("NONZERO_SEED", "0"))
+    except ValueError as err:
+        G_LOGGER.critical(f"NONZERO_DENSITIES and NONZERO_SEED take numbers: {err}")
+    try:
+        wanted = inputs_of_density(_model(), densities, seed=seed)
+    except NonZeroRewriteError as err:
+        G_LOGGER.critical(str(err))
+    for found in wanted:
         reached = ", ".join(f"{share:.3g}" for share in found.reached) or "no NonZero"
         G_LOGGER.info(f"inputs of density {found.wanted:g}: NonZero nodes select {reached}")
         yield dict(found.feeds)

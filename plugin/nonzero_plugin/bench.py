@@ -22,6 +22,7 @@ from typing import Any
 from nonzero_plugin.contract import BACKENDS, NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import NonZeroPluginError
+from nonzero_plugin.places import problem_of
 
 LAYOUTS = {"KxR": (1, 0), "RxK": (0, 1)}
 PEERS = ("torch", "cupy", "cub", "atomic")
@@ -37,7 +38,11 @@ def _parser() -> argparse.ArgumentParser:
         "--sizes", type=int, nargs="+", default=[10, 14, 17, 20, 22, 24, 26, 28], metavar="LOG2"
     )
     parser.add_argument(
-        "--dtypes", nargs="+", default=["BOOL", "FLOAT16", "FLOAT", "INT64"], metavar="TYPE"
+        "--dtypes",
+        nargs="+",
+        choices=[dtype.name for dtype in DType],
+        default=["BOOL", "FLOAT16", "FLOAT", "INT64"],
+        metavar="TYPE",
     )
     parser.add_argument("--densities", type=float, nargs="+", default=[0, 0.01, 0.1, 0.5, 1])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
@@ -242,6 +247,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """The command; 0 when done, 1 for what the user can mend."""
     arguments = _parser().parse_args()
+    for path in filter(None, (arguments.json, arguments.plot)):
+        if problem := problem_of(path):  # before minutes of measuring, not after them
+            print(f"Error: {problem}", file=sys.stderr)
+            return 1
     try:
         data = run(arguments)
     except NonZeroPluginError as err:

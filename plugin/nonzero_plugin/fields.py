@@ -53,6 +53,7 @@ _ENGINE_FIELDS: Mapping[str, tuple[str, int | None]] = {
     FIELD_INPUT_TYPE: (INT32, 1),
 }
 _WHO = f"plugin {PLUGIN_NAME}, version {PLUGIN_VERSION}, namespace {PLUGIN_NAMESPACE!r}"
+_WRITE = "write the node with nonzero-rewrite"
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,11 @@ def from_parser_fields(fields: Iterable[Field], node: str = "") -> NonZeroConfig
     given = {field.name: field for field in fields}
     for name, field in given.items():
         if name not in PARSER_FIELDS:
-            raise ContractError(f"{where}: attribute {name!r} is unknown")
+            raise ContractError(f"{where}: attribute {name!r} is unknown; {_WRITE}")
         _check_type(where, "attribute", field, PARSER_FIELDS[name])
     for name in (ATTR_BACKEND, ATTR_PERM):
         if name not in given:
-            raise ContractError(
-                f"{where}: attribute {name!r} is missing; write the node with nonzero-rewrite"
-            )
+            raise ContractError(f"{where}: attribute {name!r} is missing; {_WRITE}")
     index_type = _single(where, given[ATTR_INDEX_TYPE]) if ATTR_INDEX_TYPE in given else INDEX_INT64
     max_nonzero = _single(where, given[ATTR_MAX_NONZERO]) if ATTR_MAX_NONZERO in given else None
     return _config(
@@ -194,13 +193,18 @@ def _check_format(where: str, given: Mapping[str, Field]) -> None:
 
 def _check_type(where: str, kind: str, field: Field, wanted: str) -> None:
     if field.type != wanted or field.data is None:
-        raise ContractError(f"{where}: {kind} {field.name!r} has type {field.type}, not {wanted}")
+        mend = _WRITE if kind == "attribute" else "build the engine again"
+        raise ContractError(
+            f"{where}: {kind} {field.name!r} has type {field.type}, not {wanted}; {mend}"
+        )
 
 
 def _single(where: str, field: Field) -> int:
     values = field.ints()
     if len(values) != 1:
-        raise ContractError(f"{where}: attribute {field.name!r} has {len(values)} values, not 1")
+        raise ContractError(
+            f"{where}: attribute {field.name!r} has {len(values)} values, not 1; {_WRITE}"
+        )
     return values[0]
 
 
@@ -208,7 +212,7 @@ def _config(
     where: str, backend: str, perm: list[int], index_type: int, max_nonzero: int | None
 ) -> NonZeroConfig:
     if len(perm) != 2:
-        raise ContractError(f"{where}: perm has {len(perm)} values, not 2")
+        raise ContractError(f"{where}: perm has {len(perm)} values, not 2; {_WRITE}")
     try:
         return NonZeroConfig(backend, (perm[0], perm[1]), index_type, max_nonzero)
     except ContractError as error:

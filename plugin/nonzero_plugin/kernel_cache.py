@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from nonzero_plugin.places import words
+
 CACHE_VARIABLE = "NONZERO_REWRITE_CACHE_DIR"
 _MAGIC = b"nonzero-cubin\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -40,7 +42,7 @@ def cache_folder() -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         distrust = _why_not_trusted(folder)
     except (OSError, RuntimeError) as err:
-        distrust = str(err)
+        distrust = words(err)
     if distrust:
         log.warning(
             "compiled kernels are not kept in %s: %s; set %s to a folder of your own, or to 0",

@@ -44,8 +44,8 @@ class PromiseWatch:
         if not self._logged:
             self._logged = True
             logger.warning(
-                "node %r: more than max_nonzero = %d elements were non-zero; the first %d were "
-                "given",
+                "node %r: more than max_nonzero = %d elements were non-zero, and the first %d were "
+                "given; build with a larger one",
                 self._node,
                 self._max,
                 self._max,

@@ -44,7 +44,7 @@ def _module(dtype: DType, config: NonZeroConfig, *, wide: bool) -> Any:
     except cupy.cuda.compiler.CompileException as err:
         log = str(err)
         raise KernelCompileError(
-            f"CuPy cannot compile nonzero.cu: {log.splitlines()[0] if log else err!r}",
+            f"CuPy cannot compile nonzero.cu: {log.splitlines()[0] if log else repr(err)}",
             options=options,
             log=log,
         ) from err
