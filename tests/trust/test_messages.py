@@ -6,6 +6,7 @@ No traceback, nothing on stdout, and the exit code of the command line's contrac
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save("outside.onnx", changed)
     tensor.external_data[0].value = ""
     save("unnamed.onnx", changed)
+    tensor.external_data[0].value = "linked.bin"
+    save("dangling.onnx", changed)
+    tensor.external_data[0].value = "away.bin"
+    save("away.onnx", changed)
+    (root / "beside.bin").write_bytes(bytes(4))
+    tensor.external_data[0].value = "beside.bin"
+    save("beside.onnx", changed)
+    tensor.external_data.add(key="offset", value="-1")
+    save("offset.onnx", changed)
+    tensor.external_data[1].value = "77777"
+    data = changed.SerializeToString().replace(b"77777", b"\xff" * 5)
+    (root / "undecoded.onnx").write_bytes(data)
+    changed = copy()
+    changed.opset_import.add(domain="ai.onnx", version=13)
+    save("two_opsets.onnx", changed)
+    changed = copy()
+    changed.graph.node.add(op_type="Abs", input=["x"], output=["p"], name="again")
+    save("twice.onnx", changed)
+    changed = rewrite_model(model).model
+    del changed.graph.node[0].input[:]
+    save("no_input.onnx", changed)
+    (root / "deep.onnx").write_bytes(nested(400))
+    if os.name == "posix":
+        os.mkfifo(root / "pipe.onnx")
+        (root / "link.onnx").symlink_to("m.onnx")
+        (root / "linked.bin").symlink_to("/nowhere/else")
+        (root.parent / "messages_elsewhere.bin").write_bytes(b"")
+        (root / "away.bin").symlink_to("../messages_elsewhere.bin")
 
     plan = json.loads(
         CliRunner()
@@ -86,6 +115,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_plan("backend.json", backend="opencl")
     save_plan("number.json", max_nonzero="many")
     save_plan("zero.json", max_nonzero=0)
+    save_plan("nameless.json", id=3)
+    (root / "keyless.json").write_text('{"format": 1}')
 
     np.savez(root / "y.npz", y=np.ones(3, np.float32))
     np.savez(root / "nothing.npz")
@@ -96,7 +127,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def nested(levels: int) -> bytes:
+    """Ifs in each other, written without the help of protobuf, which refuses to."""
+
+    def field(number: int, data: bytes) -> bytes:
+        size, length = b"", len(data)
+        while length > 127:
+            size, length = size + bytes([length & 127 | 128]), length >> 7
+        return bytes([number << 3 | 2]) + size + bytes([length]) + data
+
+    inner = b""
+    for _ in range(levels):
+        attribute = field(1, b"then_branch") + field(6, inner) + b"\xa0\x01\x05"
+        inner = field(1, field(4, b"If") + field(5, attribute)) + field(2, b"b")
+    return field(7, inner)
+
+
 REWRITE = {
+    "deep.onnx -o o": "deep.onnx: its graphs lie in each other deeper than protobuf reads (100 "
+    "messages, about 32 graphs); export it without so many nested If or Loop",
+    "two_opsets.onnx -o o": "two_opsets.onnx: the model imports 2 versions of the ONNX operators "
+    "(13, 17), so its nodes have no one meaning; export it again",
+    "twice.onnx -o o": "twice.onnx: value 'p' in the main graph is made by two nodes, "
+    "'Transpose#1' and 'again', so no runtime can run the model; export it again",
+    "offset.onnx -o o": "offset.onnx: tensor 'w' has external data with offset '-1', which is no "
+    "size; export the model again",
+    "undecoded.onnx -o o": "undecoded.onnx: what it says of its external data is not UTF-8 text, "
+    "so the file is damaged; export or download it again",
+    "beside.onnx -o beside.bin": "beside.bin: is the name of the model's data file 'beside.bin'; "
+    "choose another output",
+    "m.onnx -o o --plan nameless.json": "nameless.json: decisions[0] has no id; remove it, or make "
+    "the plan again from the model",
+    "m.onnx -o o --plan keyless.json": "keyless.json: 'options' is missing or not an object; mend "
+    f"it, or {NO_PLAN}",
+    "m.onnx -O .": "m.onnx would be written to m.onnx, which is one of the models; choose another "
+    "folder",
+    "m.onnx -o o --build o": "o: is named for two outputs of this command; choose another for one",
+    "m.onnx -o o --build m.onnx": "m.onnx: is an input of this command; choose another output",
     "none.onnx -o o": "none.onnx: there is no such file; check the path",
     "folder -o o": "folder: is a folder, not a model; name a file in it, or use --output-dir for "
     "all",
@@ -162,7 +229,40 @@ REWRITE = {
     "m.onnx folder/../m.onnx -O out": "m.onnx and folder/../m.onnx would both be written to "
     "out/m.onnx; name a folder that holds both",
 }
+POSIX = {
+    "dangling.onnx -o o": "dangling.onnx: external data file 'linked.bin' is missing; put it "
+    "beside the model in .",
+    "away.onnx -o o": "away.onnx: external data file 'away.bin' is a link that leaves the model's "
+    "folder; put the file itself there",
+    "link.onnx --in-place": "link.onnx: is a link to {root}/m.onnx; name that file to replace it "
+    "in place",
+    "m.onnx -o link.onnx": "link.onnx: is the input itself; choose another output, or say "
+    "--in-place",
+    "pipe.onnx -o o": "pipe.onnx: is a device or a pipe, not a file; save the model first",
+    "m.onnx -o pipe.onnx": "pipe.onnx: is a device or a pipe, which a file would take the place "
+    "of; name a file",
+}
 OTHERS = {
+    "restore no_input.onnx -o o": "no_input.onnx: node 'nz' (NonZeroPlugin) has 0 inputs and 2 "
+    "outputs instead of one and two, so this tool did not write it; rewrite the original model "
+    "again",
+    "run gone.engine": "gone.engine: cannot be read: No such file or directory; check the path",
+    "run gone.engine --cuda-graph": "gone.engine: cannot be read: No such file or directory; "
+    "check the path",
+    "verify m.onnx gone.engine": "gone.engine: cannot be read: No such file or directory; check "
+    "the path",
+    "build none.onnx": "none.onnx: there is no such file; check the path",
+    "build patched.onnx -o no/e": "no/e: cannot be written: its folder no does not exist; make it, "
+    "or choose another one",
+    "build patched.onnx -o patched.onnx": "patched.onnx: is an input of this command; choose "
+    "another output",
+    "build patched.onnx --timing-cache patched.onnx": "patched.onnx: is an input of this command; "
+    "choose another output",
+    "build patched.onnx -o o --profile nope": "profile part 'nope' is not NAME=MIN:OPT:MAX or "
+    "NAME=SHAPE",
+    "build patched.onnx -o o --profile x=1:2": "profile part 'x=1:2' has 2 shapes; give 1 or 3",
+    "build patched.onnx -o o --profile x=8:4:2": "profile part 'x=8:4:2': 8:4:2 is not in the "
+    "order minimum, optimum, maximum",
     "scan none.onnx": "none.onnx: there is no such file; check the path",
     "scan folder": REWRITE["folder -O out"],
     "scan text.onnx": f"text.onnx: {NOT_ONNX}",
@@ -242,29 +342,42 @@ def test_a_wrong_command_line_is_one_sentence_below_its_usage(
 
 
 RTX = {
-    "build none.onnx": "none.onnx",
-    "build text.onnx": "text.onnx",
-    "build patched.onnx -o no/e": "no/e",
-    "build patched.onnx -o o --profile nope": "profile part 'nope' is not NAME=MIN:OPT:MAX or "
-    "NAME=SHAPE",
-    "build patched.onnx -o o --profile x=1:2": "profile part 'x=1:2' has 2 shapes; give 1 or 3",
-    "build patched.onnx -o o --profile x=8:4:2": "profile part 'x=8:4:2': 8:4:2 is not in the "
-    "order minimum, optimum, maximum",
-    "build patched.onnx -o o --set-max-nonzero nope=3": "the model has no NonZeroPlugin node "
-    "'nope'; it has 'nz'",
-    "run gone.engine": "gone.engine: cannot be read",
+    "build text.onnx": f"text.onnx: {NOT_ONNX}",
+    "build empty.onnx": "empty.onnx: the file holds no ONNX graph; export or download it again",
+    "build patched.onnx -o o --profile y=3": "patched.onnx: the network has no input 'y'; its "
+    "inputs are 'x'",
+    "build patched.onnx -o o --profile x=1x2": "patched.onnx: profile gives input 'x' rank 2; the "
+    "network has rank 1",
+    "build patched.onnx -o o --set-max-nonzero nope=3": "patched.onnx: the model has no "
+    "NonZeroPlugin node 'nope'; it has 'nz'",
+    "build patched.onnx -o o --set-max-nonzero 0": "patched.onnx: max_nonzero 0 is outside 1 to "
+    "2147483647",
 }
 
 
 @pytest.mark.rtx
 @pytest.mark.parametrize("text", RTX)
-def test_a_mistake_before_a_build_or_a_run_is_one_sentence(
+def test_a_mistake_in_a_build_is_one_sentence(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, said = call(f"{text} --trt tensorrt_rtx", folder, monkeypatch)
+    assert said == f"Error: {RTX[text]}\n"
+    assert (code, out) == (1, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and links as POSIX has them")
+@pytest.mark.parametrize("text", POSIX)
+def test_what_is_no_file_is_one_sentence(
     text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, said = call(text, folder, monkeypatch)
-    assert said.startswith("Error: ") and RTX[text] in said
-    assert said.count("\n") == 1
+    sentence = POSIX[text].replace("{root}", str(folder))
+    assert said == f"Error: {sentence}\n"
     assert (code, out) == (1, "")
+
+
+def all_sentences() -> list[str]:
+    return [text for table in (REWRITE, POSIX, OTHERS, USAGE, RTX) for text in table.values()]
 
 
 def test_each_says_where_and_what_to_do() -> None:
