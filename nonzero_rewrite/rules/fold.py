@@ -44,7 +44,7 @@ def constant(scope: Scope, handle: int, context: Context) -> Verdict:
     value = context.facts.constant(scope, node.input[0])
     if value is None or value.ndim == 0:
         return NO_MATCH
-    indices = np.array(np.nonzero(value), dtype=np.int64).reshape(value.ndim, -1)
+    indices = np.array(np.nonzero(value), dtype=np.int64)
     if indices.size > MAX_FOLDED_ITEMS:
         return near_miss(f"the indices would be {indices.size} numbers in the file")
     tape = context.tape("constant", node.output[0])

@@ -62,8 +62,6 @@ class Group:
         queue = [(scope.nodes[handle].output[0], RANK_FIRST) for handle in self.members]
         while queue:
             value, layout = queue.pop(0)
-            if value in self.aliases:
-                continue
             self.aliases[value] = layout
             if scope.is_output(value) or scope.captures.get(value):
                 self.fixed.append(value)
@@ -83,14 +81,7 @@ class Group:
         outputs = [node.output[0] for node in self.nodes]
         self.aliases = dict.fromkeys(outputs, RANK_FIRST)
         self.fixed = [name for name in self.fixed if name in self.aliases]
-        self.uses = [
-            Use(handle, slot, value, RANK_FIRST)
-            for value in outputs
-            for handle in self.scope.users(value)
-            for slot, name in enumerate(self.scope.nodes[handle].input)
-            if name == value
-        ]
-        self.links = []
+        self.uses, self.links = [], []  # every user takes what NonZero gives
 
 
 def _link(node: NodeProto, layout: bool) -> bool | None:
@@ -180,12 +171,8 @@ class Grouper:
         key: object = name
         if node is not None and depth < _VALUE_NUMBER_DEPTH and _is_deterministic(node):
             inputs = tuple(self._number(each, depth + 1) if each else -1 for each in node.input)
-            slot = list(node.output).index(name)
-            attributes = tuple(
-                sorted(attr.SerializeToString(deterministic=True) for attr in node.attribute)
-                if node.attribute
-                else ()
-            )
+            slot = (list(node.output).index(name), len(node.output))  # Split splits by their number
+            attributes = tuple(sorted(attr.SerializeToString() for attr in node.attribute))
             if sum(map(len, attributes)) <= 4096:
                 key = (node.op_type, attributes, inputs, slot)
         number = self._numbers.setdefault(key, len(self._numbers))

@@ -192,6 +192,14 @@ def test_a_ramp_feeds_a_cast_as_old_exporters_write_it() -> None:
     assert not plugins(result.model) and outcomes(result) == {"i": "removed"}
 
 
+@pytest.mark.parametrize("body", ["y = NonZero(c)", "d = Cast <to = 9> (c) y = NonZero(d)"])
+def test_ones_of_the_file_become_coordinates_where_no_constant_may(body: str) -> None:
+    text = f"""g (float[n] x) => (int64[2,k] y, float[n] z) <float[2,3] c = {{1,2,3,4,5,6}}> {{
+        {body} z = Neg(x) }}"""
+    result = rewritten(parse(text), rules=DEFAULT_RULES - {"constant"})
+    assert result.plan.decisions[0].rules == ("ramp",)
+
+
 def test_a_fill_of_unknown_rank_is_a_near_miss() -> None:
     text = """g (int64[r] s) => (int64[p,k] y) {
         f = ConstantOfShape <value = float[1] {1.0}> (s) y = NonZero(f) }"""

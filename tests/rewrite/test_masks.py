@@ -58,6 +58,24 @@ def test_attributes_tell_masks_apart() -> None:
     assert len(plugins(rewritten(parse(text)).model)) == 2
 
 
+def test_the_number_of_parts_tells_masks_apart() -> None:
+    """Up to opset 17, Split without sizes makes as many equal parts as it has outputs."""
+    text = """g (float[12] x) => (int64[1,k] y, int64[1,j] z) {
+        a, b = Split(x) y = NonZero(a) c, d, e = Split(x) z = NonZero(c) }"""
+    assert len(plugins(rewritten(parse(text)).model)) == 2
+
+
+@pytest.mark.parametrize(("length", "nodes"), [(8, 1), (9, 2)])
+def test_how_far_up_masks_are_compared(length: int, nodes: int) -> None:
+    chains = [
+        " ".join(f"{c}{n + 1} = Neg({f'{c}{n}' if n else 'x'})" for n in range(length))
+        for c in "ab"
+    ]
+    text = f"""g ({X}) => (int64[2,k] y, int64[2,j] z) {{
+        {" ".join(chains)} y = NonZero(a{length}) z = NonZero(b{length}) }}"""
+    assert len(plugins(rewritten(parse(text)).model)) == nodes
+
+
 def test_random_masks_are_not_equal() -> None:
     text = """g () => (int64[2,k] y, int64[2,j] z) <float h = {0.0}> {
         r = RandomNormal <shape = [8, 8]> () a = Greater(r, h) y = NonZero(a)
@@ -161,6 +179,12 @@ def test_a_chain_of_casts() -> None:
     assert ops(result.model) == ["Greater", "NonZeroPlugin"]
 
 
+def test_a_chain_of_casts_that_each_keep_every_item() -> None:
+    text = """g (float16[n] x) => (int64[1,k] y) {
+        a = Cast <to = 1> (x) b = Cast <to = 11> (a) c = Cast <to = 9> (b) y = NonZero(c) }"""
+    assert ops(rewritten(parse(text)).model) == ["NonZeroPlugin"]
+
+
 def test_a_chain_of_casts_from_floats() -> None:
     text = f"""g ({X}) => (int64[2,k] y) {{
         a = Identity(x) c = Cast <to = 7> (a) d = Cast <to = 1> (c) y = NonZero(d) }}"""
@@ -193,6 +217,10 @@ def test_two_casts_never_stand_in_a_row() -> None:
 
     text = f"g ({X}) => (int64[2,k] y) {{ c = Cast <to = 2> (x) y = NonZero(c) }}"
     assert ops(rewritten(parse(text)).model) == ["Cast", "Concat", "Cast", "NonZeroPlugin"]
+
+    text = text.replace("y = NonZero(c)", "d = Identity(c) y = NonZero(d)")
+    result = rewritten(parse(text), rules=DEFAULT_RULES - {"mask-cast"})
+    assert ops(result.model) == ["Cast", "Identity", "Concat", "Cast", "NonZeroPlugin"]
 
     text = "g (float[n] x) => (int64[1,k] y) { y = NonZero(x) }"
     (function,) = rewritten(parse(text)).model.functions

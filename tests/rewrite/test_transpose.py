@@ -154,6 +154,20 @@ def test_keep_transpose() -> None:
     assert result.plan.decisions[0].rules == ("plugin",)
 
 
+@pytest.mark.parametrize(
+    ("outputs", "body", "kept"),
+    [
+        ("int64[2,k] a, int64[k,2] b", "a = NonZero(x) b = Transpose(a)", ["Transpose"]),
+        ("int64[k,2] b", "a = NonZero(x) b = Transpose(a)", ["Transpose"]),
+        ("int64[2,k] a, int64[2,k] b", "a = NonZero(x) b = NonZero(x)", ["Identity"]),
+        ("int64[2,j] b", "a = NonZero(x) b = Concat <axis = 1> (a, a)", ["Concat"]),
+    ],
+)
+def test_keep_transpose_where_indices_are_outputs(outputs: str, body: str, kept: list[str]) -> None:
+    result = rewritten(parse(f"g ({X}) => ({outputs}) {{ {body} }}"), rules=_without("transpose"))
+    assert ops(result.model) == ["NonZeroPlugin", *kept]
+
+
 def test_without_plugin_rule_nothing_is_placed() -> None:
     model = parse(f"g ({X}) => (int64[2,k] y) {{ y = NonZero(x) }}")
     result = rewritten(model, rules=_without("plugin"))
