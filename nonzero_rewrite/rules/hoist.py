@@ -24,9 +24,8 @@ _CANNOT_FAIL = frozenset(
 )
 
 
-def hoist(main: Scope, context: Context, may_go: MayGo) -> int:
-    """Move NonZero nodes that ``may_go`` out of bodies where that is safe; returns how many did."""
-    moved = 0
+def hoist(main: Scope, context: Context, may_go: MayGo) -> None:
+    """Move NonZero nodes that ``may_go`` out of bodies where that is safe."""
     for scope in list(main.walk()):
         if scope.parent is None:
             continue
@@ -35,8 +34,6 @@ def hoist(main: Scope, context: Context, may_go: MayGo) -> int:
                 order: list[tuple[Scope, int]] = []
                 if _liftable(scope, node.input[0], main, context, order, 0):
                     _move(scope, handle, main, context, order)
-                    moved += 1
-    return moved
 
 
 def _liftable(
@@ -86,11 +83,8 @@ def _move(
         assert top.parent is not None
         top = top.parent
     node = scope.nodes[handle]
-    turns = [
-        user
-        for user in scope.users(node.output[0])
-        if is_onnx(scope.nodes[user], "Transpose") and not scope.is_removed(user)
-    ]
+    users = scope.users(node.output[0])
+    turns = [user for user in users if is_onnx(scope.nodes[user], "Transpose")]
     rename: dict[str, str] = {}
     for owner, each in [*order, (scope, handle), *((scope, turn) for turn in turns)]:
         copy = NodeProto()

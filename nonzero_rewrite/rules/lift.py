@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from nonzero_plugin.contract import DOMAIN
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from nonzero_rewrite.graph import Scope
@@ -33,14 +32,12 @@ def _nodes_below(proto: GraphProto | FunctionProto) -> list[NodeProto]:
 
 
 def functions_to_inline(model: ModelProto, may_go: MayGo) -> list[FunctionId]:
-    """Functions that hold a NonZero that ``may_go``, or call one that does, ours not counted."""
+    """Functions that hold a NonZero that ``may_go``, or call one that does."""
     names: list[FunctionId] = []
     callers: dict[FunctionId, list[FunctionId]] = defaultdict(list)
     marked: set[FunctionId] = set()
     for function in model.functions:
         name = (function.domain, function.name)
-        if function.domain == DOMAIN:
-            continue
         nodes = _nodes_below(function)
         names.append(name)
         for called in {(node.domain, node.op_type) for node in nodes}:
@@ -64,7 +61,6 @@ def inline_functions(model: ModelProto, functions: list[FunctionId]) -> bool:
     skeleton.graph.name = graph.name
     skeleton.graph.node.extend(graph.node)
     skeleton.graph.input.extend(graph.input)
-    skeleton.graph.output.extend(graph.output)
     inputs = {value.name for value in graph.input}
     for tensor in graph.initializer:  # their names are taken, their data is not needed
         if tensor.name not in inputs:
@@ -82,11 +78,16 @@ def inline_functions(model: ModelProto, functions: list[FunctionId]) -> bool:
     graph.node.extend(inlined.graph.node)
     known = {value.name for value in graph.value_info}
     graph.value_info.extend(v for v in inlined.graph.value_info if v.name not in known)
-    kept = [f for f in model.functions if (f.domain, f.name) in left]
-    del model.functions[:]
-    model.functions.extend(kept)
-    domains = {entry.domain for entry in model.opset_import}
-    model.opset_import.extend(e for e in inlined.opset_import if e.domain not in domains)
+    imports = {entry.domain: entry for entry in model.opset_import}
+    for number in reversed(range(len(model.functions))):
+        function = model.functions[number]
+        if (function.domain, function.name) not in left:
+            for entry in function.opset_import:
+                if entry.domain not in imports:
+                    imports[entry.domain] = model.opset_import.add(
+                        domain=entry.domain, version=entry.version
+                    )
+            del model.functions[number]
     return True
 
 
@@ -107,15 +108,13 @@ def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
         )
     ]
     context.facts.need_shapes((scope, scope.nodes[child.holder].input[0]) for scope, child in found)
-    spliced: set[int] = set()
+    spliced = False
     for scope, child in found:
-        if scope.is_removed(child.holder) or _is_below(scope, spliced):
-            continue
         value = context.facts.constant(scope, scope.nodes[child.holder].input[0])
         if value is None or value.size != 1:
             continue
         wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
-        branches = scope.held_by(child.holder)
+        branches = scope.held_by(child.holder)  # none where the other branch was looked at before
         taken = next((each for each in branches if each.path.endswith(wanted)), None)
         if taken is None or len(taken.outputs) != len(scope.nodes[child.holder].output):
             continue  # no If that a runtime would take
@@ -129,17 +128,11 @@ def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
             continue
         if taken.proto.sparse_initializer or taken.proto.quantization_annotation:
             continue  # the graph around it may hold things of that name
-        spliced.update(map(id, branches))
+        spliced = True
         _splice(scope, taken, context)
     if spliced:
         main.flush()
-    return bool(spliced)
-
-
-def _is_below(scope: Scope | None, spliced: set[int]) -> bool:
-    while scope is not None and id(scope) not in spliced:
-        scope = scope.parent
-    return scope is not None
+    return spliced
 
 
 def _splice(scope: Scope, branch: Scope, context: Context) -> None:
@@ -151,12 +144,7 @@ def _splice(scope: Scope, branch: Scope, context: Context) -> None:
     own = {name for each in graph.node for name in each.output if name}
     own |= {tensor.name for tensor in graph.initializer}
     rename = {name: context.names.new(name + "_inlined") for name in sorted(own)}
-    nodes, tensors = [], []
-    for tensor in graph.initializer:
-        if context.facts.ir_version >= 4:
-            tensors.append(tensor)  # as it is: a node's attribute may not lie in another file
-        else:  # where every initializer has to be an input of the graph
-            nodes.append(helper.make_node("Constant", [], [rename[tensor.name]], value=tensor))
+    nodes = []
     for each in graph.node:
         copy = NodeProto()
         copy.CopyFrom(each)
@@ -174,11 +162,12 @@ def _splice(scope: Scope, branch: Scope, context: Context) -> None:
     for each in nodes:
         set_metadata(each, RULE_KEY, "inline-if")
     infos = [value for value in graph.value_info if value.name in rename]
-    for each in (*infos, *tensors):
+    for each in (*infos, *graph.initializer):
         each.name = rename[each.name]
     scope.replace(holder, nodes)
     scope.proto.value_info.extend(infos)
-    scope.proto.initializer.extend(tensors)
+    # As initializers, since a node's attribute may not lie in another file.
+    scope.proto.initializer.extend(graph.initializer)
 
 
 def _rename(node: NodeProto, rename: dict[str, str]) -> None:

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from helpers.graphs import ops, outcomes, parse, plugins, rewritten
+from helpers.graphs import (
+    assert_equal_by_reference,
+    feeds_of,
+    ops,
+    outcomes,
+    parse,
+    plugins,
+    rewritten,
+)
+from onnx import numpy_helper
 
 from nonzero_rewrite import rewrite_model
 from nonzero_rewrite.rules import SkipReason
@@ -104,6 +114,78 @@ def test_skip_keeps_a_nonzero_inside() -> None:
     assert reasons(result) == [SkipReason.EXCLUDED] * 2 and not result.changed
 
 
+def bodies(model: object) -> list[list[str]]:
+    """Operators of each graph below the main one."""
+    return [
+        [node.op_type for node in attr.g.node]
+        for outer in model.graph.node  # type: ignore[attr-defined]
+        for attr in outer.attribute
+        if attr.HasField("g")
+    ]
+
+
+def test_a_hoisted_nonzero_leaves_nothing_behind() -> None:
+    then = "m = Greater(x, h) i = NonZero(m) o1 = Transpose(i)"
+    body = if_node(then, "i = NonZero(x) t = Transpose(i) o2 = Neg(t)")
+    result = rewritten(parse(f"g ({X}, bool c) => (int64[p,q] z) <float h = {{0.5}}> {{ {body} }}"))
+    assert bodies(result.model) == [["Identity"], ["Neg"]]
+    assert ops(result.model) == ["Greater", "NonZeroPlugin", "NonZeroPlugin", "If"]
+    (kept,) = (attr.g.node[0] for attr in result.model.graph.node[-1].attribute[:1])
+    assert kept.metadata_props[0].value == "hoist"
+
+
+def test_hoist_a_mask_that_uses_a_value_twice() -> None:
+    then = "n = Neg(x) a = Greater(n, h) b = Less(n, h) m = Or(a, b) o1 = NonZero(m)"
+    body = if_node(then, "o2 = NonZero(x)")
+    text = f"g ({X}, bool c) => (int64[p,q] z) <float h = {{0.5}}> {{ {body} }}"
+    assert set(outcomes(rewritten(parse(text))).values()) == {"plugin"}
+
+
+def branch_with(tensor: onnx.TensorProto, mask: str = "m = Greater(x, h)") -> onnx.ModelProto:
+    """An If whose first branch has an initializer ``h``."""
+    body = if_node(f"{mask} o1 = NonZero(m)", "o2 = NonZero(x)")
+    model = parse(f"g (float[n,3] x, bool c) => (int64[p,q] z) {{ {body} }}")
+    tensor.name = "h"
+    model.graph.node[0].attribute[0].g.initializer.append(tensor)
+    return model
+
+
+def test_hoist_takes_a_small_constant_of_the_body_along() -> None:
+    model = branch_with(numpy_helper.from_array(np.array(0.5, np.float32)))
+    result = rewritten(model)
+    assert set(outcomes(result).values()) == {"plugin"}
+    new = [node for node in result.model.graph.node if node.op_type == "Constant"]
+    assert [node.metadata_props[0].value for node in new] == ["hoist"]
+
+
+@pytest.mark.parametrize(("items", "outcome"), [(1 << 16, "plugin"), ((1 << 16) + 1, "left")])
+def test_hoist_takes_no_large_constant_along(items: int, outcome: str) -> None:
+    large = numpy_helper.from_array(np.zeros((items, 1), np.float32))
+    result = rewrite_model(branch_with(large, "w = Abs(h) m = Greater(w, w)"))
+    assert sorted(outcomes(result).values()) == sorted([outcome, "plugin"])
+
+
+def test_hoist_takes_no_constant_along_that_lies_in_another_file() -> None:
+    elsewhere = onnx.TensorProto(data_type=1, dims=[3], data_location=onnx.TensorProto.EXTERNAL)
+    elsewhere.external_data.add(key="location", value="weights.bin")
+    result = rewrite_model(branch_with(elsewhere, "m = Abs(h)"))
+    assert sorted(outcomes(result).values()) == ["left", "plugin"]
+
+
+@pytest.mark.parametrize(("length", "outcome"), [(17, "plugin"), (18, "left")])
+def test_how_long_a_mask_hoist_takes_along(length: int, outcome: str) -> None:
+    chain = " ".join(f"v{n + 1} = Neg({f'v{n}' if n else 'x'})" for n in range(length))
+    body = if_node(f"{chain} o1 = NonZero(v{length})", "o2 = NonZero(x)")
+    result = rewritten(parse(f"g ({X}, bool c) => (int64[p,q] z) {{ {body} }}"))
+    assert sorted(outcomes(result).values()) == sorted([outcome, "plugin"])
+
+
+def test_a_mask_that_nobody_makes_is_not_hoisted() -> None:
+    body = if_node("o1 = NonZero(nowhere)", "o2 = NonZero(x)")
+    result = rewrite_model(parse(f"g ({X}, bool c) => (int64[p,q] z) {{ {body} }}"))
+    assert sorted(outcomes(result).values()) == ["left", "plugin"]
+
+
 # -- inline-if -------------------------------------------------------------------------------------
 
 
@@ -144,6 +226,59 @@ def test_inline_keeps_what_the_branch_declares() -> None:
         [less] w = Less(x, x) {body} }}"""
     result = rewritten(parse(text))
     assert "If" not in ops(result.model)
+
+
+def test_an_if_without_nonzero_stays() -> None:
+    body = if_node("o1 = Neg(y)", "o2 = Abs(y)")
+    text = f"g ({X}) => (int64[p,q] z) <bool c = {{1}}> {{ y = NonZero(x) {body} }}"
+    assert ops(rewritten(parse(text)).model) == ["NonZeroPlugin", "If"]
+
+
+def test_values_of_two_inlined_branches_do_not_mix() -> None:
+    first = if_node("m = Neg(x) o1 = NonZero(m)", "o2 = NonZero(x)")
+    second = if_node("m = Relu(x) o1 = NonZero(m)", "o2 = NonZero(x)").replace("z =", "w =")
+    text = f"g ({X}) => (int64[p,q] z, int64[r,s] w) <bool c = {{1}}> {{ {first} {second} }}"
+    result = rewritten(parse(text))
+    assert "If" not in ops(result.model)
+    renamed = [node for node in result.model.graph.node if node.output[0].startswith("m_inlined")]
+    assert [node.metadata_props[0].value for node in renamed] == ["inline-if"] * 2
+
+
+def test_graphs_within_an_inlined_branch_take_its_values() -> None:
+    """Where they have a value of the same name themselves, they keep to that."""
+    inner = """m = Neg(x) k = NonZero(m) o1 = If (d) <
+        then_branch = t2 () => (int64[e,f] o3) { n = Greater(m, h) o3 = NonZero(n) },
+        else_branch = e2 () => (int64[e,f] k) { o4 = Neg(k) }>"""
+    body = if_node(inner.replace("int64[e,f] k)", "int64[e,f] o4)"), "o2 = NonZero(x)")
+    text = f"g ({X}, bool d) => (int64[p,q] z) <bool c = {{1}}, float h = {{0.5}}> {{ {body} }}"
+    result = rewritten(parse(text))
+    assert sorted(outcomes(result).values()) == ["plugin", "plugin", "removed"]
+
+
+def test_do_not_inline_where_the_other_branch_must_keep_its_nonzero() -> None:
+    body = if_node("r = Neg(x) o1 = NonZero(r)", "[keep] o2 = NonZero(x)")
+    text = f"g ({X}) => (int64[p,q] z) <bool c = {{1}}> {{ {body} }}"
+    result = rewritten(parse(text), skip=("keep",))
+    assert "If" in ops(result.model)
+    assert sorted(outcomes(result).values()) == ["left", "plugin"]
+
+
+@pytest.mark.parametrize("field", ["sparse_initializer", "quantization_annotation"])
+def test_do_not_inline_a_branch_with_what_only_a_graph_can_hold(field: str) -> None:
+    body = if_node("r = Neg(x) o1 = NonZero(r)", "o2 = NonZero(x)")
+    model = parse(f"g ({X}) => (int64[p,q] z) <bool c = {{1}}> {{ {body} }}")
+    getattr(model.graph.node[0].attribute[0].g, field).add()
+    assert "If" in ops(rewrite_model(model).model)
+
+
+def test_inline_keeps_the_types_that_only_the_branch_knows() -> None:
+    body = """z = If (c) <
+        then_branch = tb () => (int64[a,b] o1) <float[e,f] m> {
+            m = Reshape(x, d) o1 = NonZero(m) },
+        else_branch = eb () => (int64[c,d] o2) { o2 = NonZero(x) }>"""
+    text = f"g ({X}, int64[r] d) => (int64[p,q] z) <bool c = {{1}}> {{ {body} }}"
+    result = rewritten(parse(text), given={"d": np.array([4, -1])}, sizes={"n": 3})
+    assert sorted(outcomes(result).values()) == ["plugin", "removed"]
 
 
 # -- inline-function -------------------------------------------------------------------------------
@@ -229,3 +364,45 @@ def test_hoisted_and_inlined_nodes_get_names_of_their_own() -> None:
     function = FUNCTION.replace("i =", "[nz] i =")
     text = f"g ({X}) => (float[p] y, float[q] z, int64[2,k] w) {{ [nz] w = NonZero(x) "
     rewritten(parse(text + "y = local.pick(x) m = Neg(x) z = local.pick(m) }", tail=function))
+
+
+def test_inlined_values_take_no_name_that_is_taken() -> None:
+    """The inliner would call the first one's ``i`` so; the graph's are used below it or nowhere."""
+    body = """z = If (c) <
+        then_branch = tb () => (float[a] o1) { o1 = Identity(i__1) },
+        else_branch = eb () => (float[b] o2) { o2 = Neg(i__1) }>"""
+    text = f"""g ({X}, bool c, float[1] t__1) => (float[p] y, float[q] z)
+        <float[1] i__1 = {{3.0}}> {{ {body} y = local.pick(x) }}"""
+    assert len(plugins(rewritten(parse(text, tail=FUNCTION)).model)) == 1
+
+
+def test_inlining_imports_what_the_function_imported() -> None:
+    inner = """<domain: "inner", opset_import: ["": 17]> turn (a) => (b) { b = Transpose(a) }"""
+    outer = """<domain: "local", opset_import: ["": 17, "inner": 1]> pick (a) => (b) {
+        i = NonZero(a) t = inner.turn(i) b = GatherND(a, t) }"""
+    text = f"g ({X}) => (float[p] y) {{ y = local.pick(x) }}"
+    model = parse(text, tail=inner + outer)
+    result = rewrite_model(model)
+    assert ops(result.model) == ["NonZeroPlugin", "turn", "GatherND"]
+    onnx.checker.check_model(result.model, full_check=True)
+    # onnxruntime wants the import in the model from the start; ONNX does not.
+    assert assert_equal_by_reference(model, result.model, list(feeds_of(model))) == 12
+
+
+def test_a_function_of_another_opset_stays() -> None:
+    """Its operators mean something else there: axes were an attribute."""
+    function = """<domain: "local", opset_import: ["": 11]> pick (a) => (b) {
+        i = NonZero(a) u = Unsqueeze <axes = [0]> (i) b = Squeeze <axes = [0]> (u) }"""
+    text = f"g ({X}) => (int64[p,q] y) {{ y = local.pick(x) }}"
+    result = rewrite_model(parse(text, tail=function))
+    assert reasons(result) == [SkipReason.IN_FUNCTION] and not result.changed
+
+
+def test_inlining_keeps_the_types_that_only_the_function_knows() -> None:
+    function = """<domain: "local", opset_import: ["": 17]> pick (a, d) => (b) <float[e,f] m> {
+        m = Reshape(a, d) b = NonZero(m) }"""
+    text = f"g ({X}, int64[r] d) => (int64[p,q] y) {{ y = local.pick(x, d) }}"
+    result = rewritten(
+        parse(text, tail=function, ir=10), given={"d": np.array([4, -1])}, sizes={"n": 3}
+    )
+    assert list(outcomes(result).values()) == ["plugin"]
