@@ -27,6 +27,8 @@ def count(group: Group, context: Context) -> Verdict:
     of_mask = context.facts.types.of(scope, group.mask)
     if of_mask.rank is None or not of_mask.elem_type:
         return near_miss("the rank or the type of the mask is not known")
+    if of_mask.rank == 0:
+        return near_miss("the mask is a scalar, where ONNX and onnxruntime disagree")
     for use in group.uses:
         if _used_as_shape(group, scope.nodes[use.handle].output[0]):
             return near_miss("the count is a size of another tensor, which needs the indices")
@@ -35,8 +37,7 @@ def count(group: Group, context: Context) -> Verdict:
         tape = context.tape("count", node.output[0])
         mask = group.mask
         if of_mask.elem_type != TensorProto.BOOL:
-            # Of a scalar nobody makes a Concat.
-            mask = context.flags(tape, scope, mask if of_mask.rank else tape.reshape(mask, -1))
+            mask = context.flags(tape, scope, mask)
         number = _count(tape, mask)
         _write_reader(tape, node, use.layout, number, of_mask.rank)
         context.finish(scope, use.handle, tape)
@@ -112,12 +113,7 @@ def where_sum(group: Group, use: Use, context: Context) -> Verdict:
     """A full sum over the selected items; see the module's text."""
     scope = group.scope
     gather = scope.nodes[use.handle]
-    if (
-        not is_onnx(gather, "GatherND")
-        or use.slot != 1
-        or use.layout is not RANK_LAST
-        or int_attribute(gather, "batch_dims", 0)
-    ):
+    if not is_onnx(gather, "GatherND") or use.slot != 1 or use.layout is not RANK_LAST:
         return NO_MATCH
     selected, data = gather.output[0], gather.input[0]
     readers = scope.users(selected)

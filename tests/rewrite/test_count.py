@@ -116,6 +116,40 @@ def test_a_mask_of_unknown_rank() -> None:
     assert misses(result)["count"] == "the rank or the type of the mask is not known"
 
 
+@pytest.mark.parametrize("body", ["y = Shape(i)", "t = Transpose(i) y = Shape(t)"])
+@pytest.mark.parametrize("mask", ["i = NonZero(x)", "c = Cast <to = 7> (x) i = NonZero(c)"])
+def test_a_scalar_mask(mask: str, body: str) -> None:
+    """ONNX's text gives [0, K], onnxruntime [1, K]."""
+    result = rewritten(parse(f"g (float x) => (int64[2] y) {{ {mask} {body} }}"), ran=12)
+    assert misses(result)["count"] == "the mask is a scalar, where ONNX and onnxruntime disagree"
+
+
+NEEDED = "the count is a size of another tensor, which needs the indices"
+
+
+def test_a_count_that_a_body_takes_may_be_a_size() -> None:
+    text = f"""g ({X}, bool c) => (float[k] y) <{CONSTANTS}, float f = {{2}}> {{
+        i = NonZero(x) s = Shape(i) k = Gather(s, one)
+        y = If (c) <then_branch = a () => (float[p] o1) {{ o1 = Expand(f, k) }},
+                    else_branch = b () => (float[q] o2) {{ o2 = ConstantOfShape(k) }}> }}"""
+    assert misses(rewritten(parse(text)))["count"] == NEEDED
+
+
+def test_a_count_that_another_library_takes_may_be_a_size() -> None:
+    function = """<domain: "local", opset_import: ["": 17]> fill (a) => (b) {
+        b = ConstantOfShape(a) }"""
+    text = f"""g ({X}) => (float[k] y) <{CONSTANTS}> {{
+        i = NonZero(x) s = Shape(i) k = Gather(s, one) y = local.fill(k) }}"""
+    assert misses(rewritten(parse(text, tail=function)))["count"] == NEEDED
+
+
+def test_the_ways_of_a_count_are_walked_once_each() -> None:
+    doubled = " ".join(f"v{n + 1} = Add(v{n}, w{n}) w{n + 1} = Sub(v{n}, w{n})" for n in range(64))
+    text = f"""g ({X}) => (int64[2] y) {{
+        i = NonZero(x) v0 = Shape(i) w0 = Shape(i) {doubled} y = Add(v64, w64) }}"""
+    assert outcomes(rewritten(parse(text))) == {"i": "removed"}
+
+
 def test_without_count() -> None:
     text = f"g ({X}) => (int64[2] y) {{ i = NonZero(x) y = Shape(i) }}"
     result = rewritten(parse(text), rules=DEFAULT_RULES - {"count"})
@@ -148,6 +182,42 @@ def test_a_sum_over_the_selection(opset: int, keepdims: int) -> None:
         {SUM} y = ReduceSum <keepdims = {keepdims}> (p) }}"""
     result = check_sum(text, opset)
     assert not plugins(result.model) and result.plan.decisions[0].rules == ("where-sum",)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("opset", "reduce"),
+    [
+        (12, "ReduceSum <axes = [0]> (p)"),
+        (12, "ReduceSum <axes = [-1]> (p)"),
+        (17, "ReduceSum(p)"),
+        (17, "ReduceSum(p, zero)"),
+        (17, "ReduceSum(p, last)"),
+        (17, "ReduceSum <noop_with_empty_axes = 1> (p, zero)"),
+    ],
+)
+@pytest.mark.parametrize("mask", ["bool[n,4] m", "float[n,4] m"])
+def test_every_form_of_a_full_sum(opset: int, reduce: str, mask: str) -> None:
+    text = f"""g ({X}, {mask}) => (float[1] y) <int64[1] zero = {{0}}, int64[1] last = {{-1}}> {{
+        {SUM} y = {reduce} }}"""
+    result = check_sum(text, opset)
+    assert result.plan.decisions[0].rules == ("where-sum",), misses(result)  # type: ignore
+
+
+@pytest.mark.parametrize(
+    "picked",
+    [
+        "p = GatherND(x, i)",  # the other layout
+        "p = GatherND(t, w)",  # the indices are what is picked from
+        "p = Gather(x, t)",
+    ],
+)
+def test_a_sum_over_other_items(picked: str) -> None:
+    result_type = "int64" if "(t, w)" in picked else "float"
+    text = f"""g (float[2,2] x, bool[2,2] m, int64[2,2] w) => ({result_type} y) {{
+        i = NonZero(m) t = Transpose(i) {picked} y = ReduceSum <keepdims = 0> (p) }}"""
+    given = {"m": np.array([[1, 0], [1, 0]], bool), "w": np.array([[0, 1], [1, 0]])}
+    result = rewritten(parse(text), rules=ASKED, given=given, ran=12)
+    assert outcomes(result) == {"i": "plugin"} and "where-sum" not in misses(result)
 
 
 def test_a_sum_only_when_asked_for() -> None:
