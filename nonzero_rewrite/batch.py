@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 _SEVERITY = (0, EXIT_BUILD_FAILED, EXIT_ERROR, EXIT_DIFFERENT)
 """Exit codes from harmless to grave: a wrong result is worse than none."""
+
+
+_TIDY_SECONDS = 10.0
+"""How long a process may take to end by an interrupt before it is ended."""
 
 
 def worst_code(results: Sequence[FileResult]) -> int:
@@ -127,6 +133,7 @@ def rewrite_files(
                 on_result(done.result())
     except BaseException:
         threads.shutdown(wait=False, cancel_futures=True)
+        workers.interrupt()
         raise
     finally:
         workers.close()
@@ -137,7 +144,24 @@ def rewrite_files(
 def _hold_interrupts() -> None:
     """Processes started from this thread get an interrupt when they are ready to end quietly."""
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        resource_tracker.ensure_running()  # which would unblock them, were it started later
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _start_process() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _die_quietly()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed wants nothing any more, and no process waits for ever for work."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        if os.name == "posix":
+            os.kill(os.getpid(), signal.SIGINT)  # files being written are taken along
+            time.sleep(_TIDY_SECONDS)
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _die_quietly() -> None:
@@ -150,8 +174,10 @@ def _die_quietly() -> None:
 def _stop_work(number: int, frame: object) -> NoReturn:
     """As Python's own handler, but what is interrupted then has nowhere to say so.
 
-    The parent was interrupted too and speaks for all.
+    The parent was interrupted too and speaks for all. A terminal and the parent may both send it:
+    the second must not end the tidying up.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     raise KeyboardInterrupt
@@ -179,7 +205,8 @@ class _Workers:
 
     def __init__(self) -> None:
         self._free: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
-        self._all: set[ProcessPoolExecutor] = set()
+        self._all: dict[ProcessPoolExecutor, int | None] = {}  # and the process's number
+        self._interrupted = False
         self._lock = threading.Lock()
 
     def run(self, task: FileTask) -> FileResult:
@@ -190,14 +217,18 @@ class _Workers:
             process = ProcessPoolExecutor(
                 1,
                 mp_context=multiprocessing.get_context("spawn"),
-                initializer=_die_quietly,
+                initializer=_start_process,
             )
             with self._lock:
-                self._all.add(process)
+                self._all[process] = None
         started = time.monotonic()
         try:
+            if not self._is_ready(process):
+                return _failure(task, "interrupted", started)
             result = process.submit(_interruptible, rewrite_file, task).result()
         except BrokenProcessPool:
+            with self._lock:
+                del self._all[process]
             process.shutdown(wait=False)
             return _failure(
                 task,
@@ -210,6 +241,22 @@ class _Workers:
             return _failure(task, f"unexpected {type(err).__name__}: {err}", started)
         self._free.put(process)
         return result
+
+    def _is_ready(self, process: ProcessPoolExecutor) -> bool:
+        """Wait for the process to start; False where no work is wanted any more."""
+        number = process.submit(os.getpid).result() if self._all[process] is None else None
+        with self._lock:
+            self._all[process] = self._all[process] or number
+            return not self._interrupted
+
+    def interrupt(self) -> None:
+        """End what they work on, for an interrupt that reached this process alone."""
+        with self._lock:
+            self._interrupted = True
+            for number in self._all.values() if os.name == "posix" else ():
+                if number is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGINT)
 
     def close(self) -> None:
         """End the processes."""

@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 from nonzero_plugin.errors import NonZeroPluginError
 
+from nonzero_rewrite.cli.interrupt import interruptible
 from nonzero_rewrite.cli.streams import outlive_readers
 from nonzero_rewrite.errors import EXIT_INTERRUPTED, NonZeroRewriteError
 
@@ -81,7 +82,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with interruptible():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(EXIT_INTERRUPTED)

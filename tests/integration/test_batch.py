@@ -206,6 +206,71 @@ def test_an_interrupt_leaves_whole_files_and_no_traceback(tmp_path: Path) -> Non
         onnx.checker.check_model(onnx.load(tmp_path / "out" / name))
 
 
+TESTS = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="masks as POSIX has them")
+def test_a_process_that_starts_cannot_be_interrupted_before_it_is_ready(tmp_path: Path) -> None:
+    """Else the modules it imports end in a traceback on the terminal."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor\n"
+        "from helpers.dying import blocked\n"
+        "from nonzero_rewrite.batch import _hold_interrupts\n"
+        "def first():\n"
+        "    spawn = multiprocessing.get_context('spawn')\n"
+        "    with ProcessPoolExecutor(1, mp_context=spawn) as process:\n"
+        "        return process.submit(blocked).result()\n"
+        "if __name__ == '__main__':\n"
+        "    with ThreadPoolExecutor(1, initializer=_hold_interrupts) as threads:\n"
+        "        print(threads.submit(first).result())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": TESTS},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True\n"
+
+
+SLEEPS = """
+from pathlib import Path
+from helpers.dying import sleeps
+from nonzero_rewrite import batch
+from nonzero_rewrite.file_task import FileTask
+if __name__ == "__main__":
+    batch.rewrite_file = sleeps
+    try:
+        batch.rewrite_files([FileTask(Path("m.onnx"), Path("started"))])
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.parametrize(("how", "says"), [("SIGINT", "interrupted\n"), ("SIGKILL", "")])
+def test_the_work_ends_with_the_parent_alone(how: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SLEEPS)
+    process = subprocess.Popen(
+        [sys.executable, "main.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": TESTS},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(getattr(signal, how))
+    out, errors = process.communicate(timeout=30)  # the pipes close when the last process ends
+    assert out == says and "Traceback" not in errors
+    assert not (tmp_path / "started").exists(), "the work took its file along"
+
+
 def test_only_inexact_rules_get_a_tolerance() -> None:
     assert tolerances(DEFAULT_RULES) == (0.0, 0.0)
     assert tolerances(DEFAULT_RULES | {"where-sum"}) == (1e-5, 1e-6)

@@ -198,6 +198,40 @@ def test_an_interrupt_while_a_command_is_imported_is_one(tmp_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@posix
+@pytest.mark.parametrize("how", ["passes over it", "takes it for a missing package"])
+def test_an_import_cannot_swallow_an_interrupt(how: str, tmp_path: Path) -> None:
+    """As C extensions do it (onnxruntime's), and importlib in its callbacks."""
+    end = "pass" if how == "passes over it" else "raise ImportError('initialization failed')"
+    (tmp_path / "swallows.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.2)\n"
+        "except BaseException:\n"
+        f"    {end}\n"
+    )
+    script = (
+        "import sys, time\n"
+        "import nonzero_rewrite.api as api\n"
+        "from nonzero_rewrite.cli import main\n"
+        "def scan_model(*arguments):\n"
+        "    import swallows\n"
+        "    time.sleep(20)\n"
+        "api.scan_model = scan_model\n"
+        "main(['scan', 'x.onnx'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 # -- no room, no rights -----------------------------------------------------------------------
 
 
