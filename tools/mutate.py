@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Plan:
     budget: float | None
     seed: int
     explained: Path
+    retry: Path | None
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ class Outcome:
     code: str
     """The changed line."""
     noticed: bool
-    tests: int
+    tests: int = 0
     """That reach it."""
-    seconds: float
+    seconds: float = 0.0
     why: str = ""
     """For a survivor that is explained: the reason."""
 
@@ -172,6 +173,10 @@ class Runner:
 
     def _try_all(self, record: Record) -> None:
         queue = [(path, m) for path, source in self._sources.items() for m in mutants(source)]
+        if self._plan.retry:
+            known = json.loads(self._plan.retry.read_text(encoding="utf-8"))
+            again = {_place(each) for each in known if not each["noticed"]}
+            queue = [(p, m) for p, m in queue if _place(_row(self._outcome(p, m))) in again]
         if self._plan.budget is not None:
             random.Random(self._plan.seed).shuffle(queue)
         total, began, running = len(queue), time.monotonic(), dict[int, tuple[Any, ...]]()
@@ -224,13 +229,17 @@ class Runner:
     def _note(self, path: Path, mutant: Mutant, tests: int, noticed: bool, seconds: float) -> None:
         shown = self._paths[path]
         shutil.rmtree(self._scratch / f"{shown.stem}-{mutant.number}", ignore_errors=True)
-        code = self._sources[path].splitlines()[mutant.line - 1].strip()
-        place = (shown.as_posix(), mutant.function, code, mutant.text)
-        why = "" if noticed else self._explained.get(place, "")
-        outcome = Outcome(shown, mutant, code, noticed, tests, seconds, why)
+        outcome = self._outcome(path, mutant, noticed, tests, round(seconds, 2))
         self.outcomes.append(outcome)
-        if not noticed and not why:
+        if not noticed and not outcome.why:
             print(outcome, flush=True)
+
+    def _outcome(self, path: Path, mutant: Mutant, noticed: bool = False, *effort: Any) -> Outcome:
+        code = self._sources[path].splitlines()[mutant.line - 1].strip()
+        found = Outcome(self._paths[path], mutant, code, noticed, *effort)
+        return (
+            found if noticed else replace(found, why=self._explained.get(_place(_row(found)), ""))
+        )
 
 
 @contextlib.contextmanager
@@ -243,11 +252,13 @@ def _last_words(status: int) -> Any:
 
 
 def explanations(file: Path) -> dict[tuple[str, ...], str]:
-    """Why a survivor is no fault of the tests, by module, function, line and change."""
-    return {
-        (each["module"], each["function"], each["line"], each["change"]): each["why"]
-        for each in json.loads(file.read_text(encoding="utf-8"))
-    }
+    """Why a survivor is no fault of the tests, by place."""
+    return {_place(each): each["why"] for each in json.loads(file.read_text(encoding="utf-8"))}
+
+
+def _place(row: dict[str, Any]) -> tuple[str, ...]:
+    """What a mutant is known by when other lines of its module have moved."""
+    return row["module"], row["function"], row["line"], row["change"]
 
 
 class Order:
@@ -286,6 +297,11 @@ def child(order: Path, paths: list[str]) -> int:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Survivors that are no fault of the tests, each with its reason.",
 )
+@click.option(
+    "--retry",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Only the survivors in this file, which --json of an earlier run wrote.",
+)
 @click.option("--json", "rows", type=click.Path(path_type=Path), help="Every outcome goes here.")
 def main(*, rows: Path | None, **asked: Any) -> None:
     """Mutate MODULES (paths relative to the repository's root) and run the tests on each mutant."""
@@ -320,7 +336,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "change": outcome.mutant.text,
         "noticed": outcome.noticed,
         "tests": outcome.tests,
-        "seconds": round(outcome.seconds, 2),
+        "seconds": outcome.seconds,
         "why": outcome.why,
     }
 

@@ -143,3 +143,6 @@ def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     assert outcomes["1 -> 2"]["why"] == "nobody calls it"
     noticed = {each["function"] for each in outcomes.values() if each["noticed"]}
     assert noticed == {"", "small"}, "inside of a function, and outside of all"
+    command += ["--retry", rows]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "| thing.py | 2 | 0 | 1 | 1 |" in done.stdout, done.stderr
