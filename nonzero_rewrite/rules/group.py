@@ -170,7 +170,7 @@ class Grouper:
         node = self._scope.made_by(name)
         key: object = name
         if node is not None and depth < _VALUE_NUMBER_DEPTH and _is_deterministic(node):
-            inputs = tuple(self._number(each, depth + 1) if each else -1 for each in node.input)
+            inputs = tuple(self._number(each, depth + 1) if each else None for each in node.input)
             slot = (list(node.output).index(name), len(node.output))  # Split splits by their number
             attributes = tuple(sorted(attr.SerializeToString() for attr in node.attribute))
             if sum(map(len, attributes)) <= 4096:

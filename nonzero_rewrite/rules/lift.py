@@ -113,7 +113,7 @@ def inline_constant_ifs(main: Scope, context: Context, may_go: MayGo) -> bool:
         value = context.facts.constant(scope, scope.nodes[child.holder].input[0])
         if value is None or value.size != 1:
             continue
-        wanted = "then_branch" if bool(value.reshape(-1)[0]) else "else_branch"
+        wanted = "then_branch" if bool(value.item()) else "else_branch"
         branches = scope.held_by(child.holder)  # none where the other branch was looked at before
         taken = next((each for each in branches if each.path.endswith(wanted)), None)
         if taken is None or len(taken.outputs) != len(scope.nodes[child.holder].output):

@@ -37,23 +37,23 @@ _CUMSUM_OPSET = 11
 class _Spread:
     """Items of ``source`` in the places they go to.
 
-    With ``flags``, one flag for each place of all dims but the last, ``row`` items move together;
-    else single items do.
+    With ``rows``, which are the flags and the size of the last dim along which the mask repeats
+    each, so many items move together; else single items do.
     """
 
     source: str
     elem_type: int
     rank: int
-    flags: str | None
-    row: int
+    rows: tuple[str, int] | None
 
     def write(self, tape: Tape, mask: str) -> str:
         """The value for every place of the data; ``mask`` is BOOL and has ``rank`` dims."""
         flags, rank = mask, self.rank
         shape: tuple[int, ...] = (-1,)
-        if self.flags is not None:
-            flags = tape.op("Cast", [tape.squeeze(self.flags, [rank - 1])], to=TensorProto.BOOL)
-            rank, shape = rank - 1, (-1, self.row)
+        if self.rows is not None:
+            flags, row = self.rows
+            flags = tape.op("Cast", [tape.squeeze(flags, [rank - 1])], to=TensorProto.BOOL)
+            rank, shape = rank - 1, (-1, row)
         before = tape.op("Sub", [_count_up_to(tape, flags, rank), tape.scalar(1)])
         place = tape.op("Where", [flags, before, tape.scalar(0)])
         dtype = helper.tensor_dtype_to_np_dtype(self.elem_type)
@@ -86,17 +86,15 @@ def masked_scatter(group: Group, use: Use, context: Context) -> Verdict:
     # Not through Expand: it may spread a shorter source over all places.
     source = Chain(group, context, data, node.input[2], through=("Reshape", "Slice")).root
     facts.types.need([(scope, data), (scope, source), (scope, group.mask)])
-    of_data, of_source = facts.types.of(scope, data), facts.types.of(scope, source)
+    of_data = facts.types.of(scope, data)
     if of_data.rank is None or of_data.rank != facts.types.of(scope, group.mask).rank:
         return near_miss("the mask does not select single items")
     if _depends_on(scope, source, group.aliases):
         return near_miss("what is written is computed from the indices")
-    if of_source.rank is None or of_source.elem_type != of_data.elem_type:
-        return near_miss("the type of what is written is not known")
     if context.opset < _CUMSUM_OPSET:
         return near_miss("CumSum needs opset 11 or newer")
-    row, flags = _rows(facts, scope, group.mask, data, of_source.dims)
-    spread = _Spread(source, of_data.elem_type, of_data.rank, flags, row)
+    rows = _rows(facts, scope, group.mask, data, facts.types.of(scope, source).dims)
+    spread = _Spread(source, of_data.elem_type, of_data.rank, rows)
     return write_where(group, node, use.handle, context, "masked-scatter", spread)
 
 
@@ -108,25 +106,23 @@ def _depends_on(scope: Scope, name: str, values: Mapping[str, bool]) -> bool:
 
 def _rows(
     facts: Facts, scope: Scope, mask: str, data: str, source: tuple[object, ...] | None
-) -> tuple[int, str | None]:
-    """The length of the last dim and the flags that the mask repeats along it; (1, None) if not."""
+) -> tuple[str, int] | None:
+    """The flags that the mask repeats along the last dim, and the size of that; None if not."""
     node = scope.made_by(mask)
     dims = facts.types.of(scope, data).dims
     if node is None or not is_onnx(node, "Expand") or not dims or not source:
-        return 1, None
+        return None
     facts.types.need([(scope, node.input[0])])
     flags = facts.types.of(scope, node.input[0]).dims
-    last = dims[-1]
     repeats = (
         flags is not None
-        and len(flags) == len(dims) >= 2
-        and flags[-1] == 1
-        and flags[:-1] == dims[:-1]
+        and len(dims) > 1
+        and flags == (*dims[:-1], 1)
         and None not in flags
         and facts.same_shape(scope, mask, data)
     )
     # The source must fall into whole rows, which its own last dim shows.
-    if not repeats or not isinstance(last, int) or last < 1:
-        return 1, None
-    whole = isinstance(source[-1], int) and source[-1] % last == 0
-    return (last, node.input[0]) if whole else (1, None)
+    row, length = dims[-1], source[-1]
+    if not repeats or not isinstance(row, int) or not row or not isinstance(length, int):
+        return None
+    return (node.input[0], row) if length % row == 0 else None

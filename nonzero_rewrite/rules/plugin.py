@@ -65,7 +65,7 @@ class Placed:
     rules: tuple[str, ...]
 
 
-def refusal(of: TensorType, any_rank: bool = False) -> SkipReason | None:
+def refusal(of: TensorType, any_rank: bool) -> SkipReason | None:
     """Why an input of this type cannot go to the plugin, or None.
 
     ``any_rank`` lets an unknown rank pass: onnxruntime runs the function's own NonZero whatever the
@@ -181,12 +181,10 @@ def _inherit(node: NodeProto, group: Group, rules: list[str]) -> None:
 def _remember(
     scope: Scope, group: Group, context: Context, indices: str, count: str, rank_last: bool
 ) -> None:
-    """Types of the new outputs: known sizes where the model had named them."""
+    """Types of the new outputs."""
     types = context.facts.types
     rank = types.of(scope, group.mask).rank
-    known = types.of(scope, indices).dims
-    extent = known[0 if rank_last else 1] if known is not None and len(known) == 2 else None
-    dims = (extent, rank) if rank_last else (rank, extent)
+    dims = (None, rank) if rank_last else (rank, None)
     types.set(scope, indices, TensorType(TensorProto.INT64, dims))
     types.set(scope, count, TensorType(TensorProto.INT64, ()))
 

@@ -65,7 +65,7 @@ class _Scalar:
 
     def write(self, tape: Tape, mask: str) -> str:
         """The scalar as a value of the model."""
-        name = self.source if isinstance(self.source, str) else tape.constant(np.array(self.source))
+        name = self.source if isinstance(self.source, str) else tape.constant(self.source)
         for to in self.casts:
             name = tape.op("Cast", [name], to=to)
         return name
@@ -109,15 +109,13 @@ def write_where(
     of_data, of_mask = facts.types.of(scope, data), facts.types.of(scope, group.mask)
     if of_data.rank is None or of_mask.rank is None:
         return near_miss("the ranks of the mask and of the data are not both known")
-    if of_mask.rank == 0 or of_data.rank < of_mask.rank:
-        return near_miss(f"the mask has rank {of_mask.rank}, the data rank {of_data.rank}")
+    if of_mask.rank == 0:
+        return near_miss("the mask is a scalar, where ONNX and onnxruntime disagree")
     if of_data.elem_type not in _WHERE_TYPES:
         return near_miss(f"onnxruntime has no Where for {of_data.dtype_name}")
     fits = facts.same_shape(scope, group.mask, data, of_mask.rank)
     if not fits and not _at_least(facts, scope, group.mask, data, of_mask.rank):
         return near_miss("the mask is not surely as large as the data")
-    if not fits and context.opset < 10:
-        return near_miss("cutting the mask to the data needs opset 10 or newer")
 
     tape = context.tape(rule, output)
     mask = group.mask
@@ -148,12 +146,11 @@ def _at_least(facts: Facts, scope: Scope, mask: str, data: str, rank: int) -> bo
     if node is None or not is_onnx(node, "Expand"):
         return False
     shape = scope.made_by(node.input[1])
-    if shape is None or not is_onnx(shape, "Shape") or attribute(shape, "end") is not None:
+    if shape is None or not is_onnx(shape, "Shape"):
         return False
-    if int_attribute(shape, "start", 0) != 0:
+    if attribute(shape, "end") is not None or int_attribute(shape, "start", 0):
         return False
-    like = shape.input[0]
-    return facts.types.of(scope, like).rank == rank and facts.same_shape(scope, like, data, rank)
+    return facts.same_shape(scope, shape.input[0], data, rank)
 
 
 def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar | None:
@@ -168,14 +165,14 @@ def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar |
         return _Scalar(scalar)
     constant = facts.constant(owner, name)
     if constant is not None and constant.size and _all_same_bits(constant):
-        return _Scalar(constant.reshape(-1)[0])
+        return _Scalar(_first(constant))
     node = owner.made_by(name)
     if node is None:
         return None
     if is_onnx(node, "ConstantOfShape"):
         attr = attribute(node, "value")
         value = np.zeros(1, np.float32) if attr is None else array_of(attr.t)
-        return None if value is None or value.size != 1 else _Scalar(value.reshape(-1)[0])
+        return None if value is None or value.size != 1 else _Scalar(_first(value))
     if is_onnx(
         node, "Expand", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Tile", "Flatten", "Slice"
     ):
@@ -187,9 +184,14 @@ def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar |
     return None
 
 
+def _first(value: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The first item as an array without dims: an item that is text would look like a name."""
+    return value.ravel()[:1].reshape(())
+
+
 def _all_same_bits(value: NDArray[np.generic]) -> bool:
     """Equal to the last bit: 0.0 equals -0.0, and a NaN equals nothing, yet both are written."""
     if value.dtype.hasobject:
         return bool(np.all(value == value.flat[0]))
-    items = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)
+    items = np.ascontiguousarray(value).reshape(value.size, 1).view(np.uint8)
     return bool(np.all(items == items[0]))

@@ -97,6 +97,51 @@ def test_a_source_that_falls_into_no_rows_moves_item_by_item() -> None:
     assert verify_models(model, result.model, inputs=[feeds]).ok
 
 
+@pytest.mark.parametrize(
+    ("x", "mask", "source", "rows"),
+    [
+        (["b", 4], ["b", 1], ["k", 4], [-1, 4]),
+        (["b", "t", 4], ["b", "t", 1], ["k", 8], [-1, 4]),
+        (["b", "t", 4], ["b", "t", 1], ["k", 6], [-1]),  # not whole rows
+        (["b", "t", 4], ["b", "t", 1], ["k", "c"], [-1]),
+        (["b", "t", 4], ["b", 1, 1], ["k", 4], [-1]),  # repeated along another dim too
+        (["b", "t", 4], [1, "t", 4], ["k", 4], [-1]),
+        (["b", "t", 4], ["t", 1], ["k", 4], [-1]),
+        (["b", "t", "c"], ["b", "t", 1], ["k", 4], [-1]),
+        ([4], [1], ["k", 4], [-1]),
+        (["b", "t", 0], ["b", "t", 1], ["k", 4], [-1]),
+    ],
+)
+def test_when_whole_rows_move(
+    x: list[int | str], mask: list[int | str], source: list[int | str], rows: list[int]
+) -> None:
+    model = masked_scatter(x, mask, source, expand=True)
+    result = rewritten(model)
+    assert result.plan.count("removed") == 1
+    (reshape,) = [n for n in result.model.graph.node if n.op_type == "Reshape"]
+    shape = next(n for n in result.model.graph.node if n.output[0] == reshape.input[1])
+    assert numpy_helper.to_array(shape.attribute[0].t).tolist() == rows
+    sizes = {"b": 2, "t": 3, "k": 12, "c": 4}
+    rng = np.random.default_rng(0)
+    dims = {name: [sizes.get(str(d), d) for d in of] for name, of in
+            (("x", x), ("mask", mask), ("source", source))}  # fmt: skip
+    feeds = {name: rng.random(of).astype(np.float32) for name, of in dims.items()}
+    feeds["mask"] = feeds["mask"] < 0.6
+    assert verify_models(model, result.model, inputs=[feeds]).ok
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_an_empty_source_where_nothing_is_selected(expand: bool) -> None:
+    model = masked_scatter(["b", 4], ["b", 1 if expand else 4], ["k", 4], expand=expand)
+    feeds = {
+        "x": np.ones((3, 4), np.float32),
+        "mask": np.zeros((3, 1 if expand else 4), bool),
+        "source": np.zeros((0, 4), np.float32),
+    }
+    verification = verify_models(model, rewritten(model).model, inputs=[feeds])
+    assert verification.ok and verification.cases[0].name, verification
+
+
 def test_it_runs_only_on_request() -> None:
     model = masked_scatter(["a", "b"], ["a", "b"], [64])
     assert [d.outcome for d in rewrite_model(model).plan.decisions] == ["plugin"]
@@ -133,7 +178,8 @@ def test_a_source_made_from_the_indices_keeps_them() -> None:
     model = masked_scatter(["a", "b"], ["a", "b"], [64])
     graph = model.graph
     graph.node[2].CopyFrom(helper.make_node("Cast", ["idx"], ["floats"], to=TensorProto.FLOAT))
-    graph.node.insert(3, helper.make_node("Reshape", ["floats", "minus"], ["flat"]))
+    graph.node.insert(3, helper.make_node("Neg", ["floats"], ["negated"]))
+    graph.node.insert(4, helper.make_node("Reshape", ["negated", "minus"], ["flat"]))
     (decision,) = rewritten(model).plan.decisions
     assert decision.outcome == "plugin"
     assert "from the indices" in dict(decision.near_misses)["masked-scatter"]

@@ -35,6 +35,7 @@ def test_masks_computed_twice_are_equal() -> None:
     result = rewritten(parse(text))
     assert ops(result.model) == ["Greater", "NonZeroPlugin", "Identity"]
     assert {output.name for output in result.model.graph.output} == {"y", "z"}
+    assert "share" in result.plan.decisions[0].rules
 
 
 @pytest.mark.parametrize(

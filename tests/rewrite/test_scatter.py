@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 from helpers import graphs
-from helpers.graphs import misses, ops, outcomes, parse, plugins
+from helpers.graphs import assert_equal, feeds_of, misses, ops, outcomes, parse, plugins
 
 from nonzero_rewrite import rewrite_model
 
@@ -116,6 +116,99 @@ def test_a_mask_smaller_than_the_data() -> None:
     result = rewritten(parse(text), given={"m": mask, "x": np.ones((3, 4), np.float32)})
     assert misses(result)["where-scatter"] == "the mask is not surely as large as the data"
     assert ops(result.model)[-1] == "ScatterND" and len(plugins(result.model)) == 1
+
+
+def test_a_mask_of_rows_cut_to_the_rows_of_another_value() -> None:
+    text = f"""g (float[n,4] x, float[n] labels, bool[a] raw) => (float[n,4] y)
+        <{CONSTANTS}, int64[1] four = {{4}}> {{
+        size = Shape(labels) m = Expand(raw, size) {NZ} {COUNT} d = Concat <axis = 0> (k, four)
+        u = Expand(v, d) y = ScatterND(x, t, u) }}"""
+    mask = np.array([1, 0, 0, 0], bool)
+    result = rewritten(parse(text), sizes={"n": 1}, given={"raw": mask})
+    assert_where(result)
+    assert "Slice" in ops(result.model)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "m = Expand(raw, d)",
+        "s0 = Shape <start = 1> (w) m = Expand(raw, s0)",
+        "s0 = Shape <end = 2> (x) m = Expand(raw, s0)",
+        "s0 = Shape(z) m = Expand(raw, s0)",
+        "m = Concat <axis = 0> (raw, raw)",
+    ],
+)
+def test_a_mask_expanded_to_another_size(size: str) -> None:
+    text = f"""g (float[n,4] x, bool[a,4] raw, int64[2] d, float[b,4] z, float[c,n,4] w) =>
+        (float[n,4] y) <{CONSTANTS}> {{ {size} {NZ} {COUNT} u = Expand(v, k)
+        y = ScatterND(x, t, u) }}"""
+    given = {"d": np.array([1, 1])}
+    result = rewritten(parse(text, opset=15), sizes={"n": 6}, given=given)
+    assert misses(result)["where-scatter"] == "the mask is not surely as large as the data"
+
+
+def test_data_whose_rank_nobody_knows() -> None:
+    text = f"""g (float[n,4] a, bool[n,4] m, int64[r] d) => (float[p,q] y) <{CONSTANTS}> {{
+        x = Reshape(a, d) {NZ} {COUNT} u = Expand(v, k) y = ScatterND(x, t, u) }}"""
+    result = rewritten(parse(text), sizes={"n": 3}, given={"d": np.array([3, 4])})
+    assert misses(result)["where-scatter"] == (
+        "the ranks of the mask and of the data are not both known"
+    )
+
+
+def test_a_scalar_mask() -> None:
+    """For it onnxruntime gives the place 0, ONNX none."""
+    text = f"""g (float[n] x, float m) => (float[n] y) <{CONSTANTS}> {{
+        {NZ} {COUNT} u = Expand(v, k) y = ScatterND(x, t, u) }}"""
+    model = parse(text)
+    result = rewrite_model(model)
+    assert assert_equal(model, result.model, list(feeds_of(model))) >= 4
+    assert misses(result)["where-scatter"] == (
+        "the mask is a scalar, where ONNX and onnxruntime disagree"
+    )
+
+
+@pytest.mark.parametrize("step", ["Identity", "Cast <to = 1>"])
+@pytest.mark.parametrize(("length", "outcome"), [(16, "removed"), (17, "plugin")])
+def test_how_far_up_a_scalar_is_looked_for(length: int, outcome: str, step: str) -> None:
+    names = ["v0", *(f"v{n + 1}" for n in range(length - 1)), "u"]
+    chain = " ".join(f"{name} = {step} ({names[n]})" for n, name in enumerate(names[1:]))
+    text = write(f"v0 = ConstantOfShape <value = float[1] {{3.0}}> (k) {chain}")
+    assert outcomes(rewritten(parse(text))) == {"i": outcome}
+
+
+def test_a_constant_of_one_item_in_two_dims() -> None:
+    text = write(
+        "d = Concat <axis = 0> (k, four) u = Expand(w, d)",
+        m="bool[n] m",
+        more=", int64[1] four = {4}, float[1,1] w = {2.0}",
+    )
+    assert_where(rewritten(parse(text), ran=12))
+
+
+@pytest.mark.parametrize(("second", "outcome"), [("a", "removed"), ("b", "plugin")])
+def test_text(second: str, outcome: str) -> None:
+    text = f"""g (string[2] x, bool[2] m) => (string[2] y)
+        <string[2] u = {{"a", "{second}"}}> {{ {NZ} y = ScatterND(x, t, u) }}"""
+    given = {"x": np.array(["x", "y"], dtype=object), "m": np.ones(2, bool)}
+    assert outcomes(rewritten(parse(text), given=given)) == {"i": outcome}
+
+
+@pytest.mark.parametrize("items", [0, 2])
+def test_a_fill_that_is_no_single_item(items: int) -> None:
+    model = parse(write("u = ConstantOfShape <value = float[1] {3.0}> (k)"))
+    fill = next(node for node in model.graph.node if node.op_type == "ConstantOfShape")
+    fill.attribute[0].t.dims[0] = items
+    fill.attribute[0].t.float_data[:] = [3.0] * items
+    assert outcomes(rewrite_model(model)) == {"i": "plugin"}
+
+
+def test_a_fill_without_its_data() -> None:
+    model = parse(write("u = ConstantOfShape <value = float[1] {3.0}> (k)"))
+    fill = next(node for node in model.graph.node if node.op_type == "ConstantOfShape")
+    del fill.attribute[0].t.float_data[:]
+    assert outcomes(rewrite_model(model)) == {"i": "plugin"}
 
 
 def test_symbols_that_inference_makes_up_prove_nothing() -> None:

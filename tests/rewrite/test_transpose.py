@@ -6,6 +6,8 @@ import onnx
 import pytest
 from helpers.graphs import misses, ops, outcomes, parse, perm, plugins, rewritten
 
+from nonzero_rewrite.rules.tape import RULE_KEY
+
 ROWS_FIRST, ROWS_LAST = [0, 1], [1, 0]
 X = "float[n,4] x"
 
@@ -15,6 +17,8 @@ def test_used_directly() -> None:
     assert ops(result.model) == ["NonZeroPlugin"]
     assert perm(plugins(result.model)[0]) == ROWS_FIRST
     assert result.plan.decisions[0].rules == ("plugin",)
+    assert result.plan.decisions[0].node == "y", "an unnamed node is known by its first output"
+    assert [entry.key for entry in plugins(result.model)[0].metadata_props] == [RULE_KEY]
 
 
 @pytest.mark.parametrize("attribute", ["<perm = [1, 0]>", ""])
@@ -122,6 +126,12 @@ def test_transpose_captured_by_a_body() -> None:
     result = rewritten(parse(f"g ({X}, bool c) => (float[k] y) {{ {body} }}"))
     assert ops(result.model) == ["NonZeroPlugin", "If"]
     assert plugins(result.model)[0].output[0] == "t", "bodies keep the names they take"
+
+
+def test_the_name_that_a_body_takes_is_the_one_that_stays() -> None:
+    body = "i = NonZero(x) t = Transpose(i) u = Identity(t)" + CAPTURED.format(name="u")
+    result = rewritten(parse(f"g ({X}, bool c) => (float[k] y) {{ {body} }}"))
+    assert ops(result.model) == ["NonZeroPlugin", "If"]
 
 
 def test_both_layouts_captured() -> None:

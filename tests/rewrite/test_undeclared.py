@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 from helpers import graphs
 from helpers.graphs import misses, ops, outcomes, parse
@@ -35,6 +36,34 @@ def model(body: str, declared: str = "") -> str:
 def test_data(body: str) -> None:
     result = rewritten(parse(model(body)), ran=10)
     assert result.plan.decisions[0].rules[0] == "elementwise", misses(result)
+
+
+@pytest.mark.parametrize("rules", ["where-scatter", "masked-scatter"])
+def test_data_that_is_written_to(rules: str) -> None:
+    update = "u = Expand(v, k)" if rules == "where-scatter" else "u = Identity(given)"
+    text = model(f"s = Shape(t) k = Slice(s, zero, one) {update} y = ScatterND(x, t, u)")
+    text = text.replace("bool[6,4] m", "bool[6,4] m, float[q] given")
+    result = rewritten(
+        parse(text),
+        rules=DEFAULT_RULES | {rules},
+        given={"given": np.arange(24, dtype=np.float32), "m": np.ones((6, 4), bool)},
+    )
+    assert result.plan.decisions[0].rules[0] == rules, misses(result)
+
+
+def test_flags_of_rows_that_are_scattered() -> None:
+    text = """g (float[n,4] x, bool[n,1] a, float[k,4] w) => (float[n,4] y)
+        <bool[n,4] m, float[q] u, int64[1] neg = {-1}> {
+        size = Shape(x) flags = Concat <axis = 0> (a) m = Expand(flags, size)
+        i = NonZero(m) t = Transpose(i) u = Reshape(w, neg) y = ScatterND(x, t, u) }"""
+    result = rewritten(
+        parse(text),
+        rules=DEFAULT_RULES | {"masked-scatter"},
+        given={"a": np.ones((3, 1), bool), "w": np.arange(12, dtype=np.float32).reshape(3, 4)},
+        sizes={"n": 3},
+    )
+    assert result.plan.decisions[0].rules[0] == "masked-scatter", misses(result)
+    assert "Squeeze" in ops(result.model), "rows move, by their flags"
 
 
 @pytest.mark.parametrize("data", ["x", "w"])
