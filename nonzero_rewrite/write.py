@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from google.protobuf.message import EncodeError
-from nonzero_plugin.places import not_written, problem_of, words
+from nonzero_plugin.places import not_written, problem_of, remove, words
 from onnx import ModelProto
 
 from nonzero_rewrite.errors import ModelLoadError, ModelWriteError
@@ -55,8 +55,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise ModelWriteError(not_written(path, err)) from err
     finally:
         if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            remove(temporary)
 
 
 def _check_place(path: Path) -> None:

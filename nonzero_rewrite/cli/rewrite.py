@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,17 +223,19 @@ def _check_outputs(
 @contextmanager
 def _original(model: Path, keep: bool) -> Iterator[Path]:
     """The model, or if asked a copy beside it, to compare with after the model is replaced."""
+    from nonzero_plugin.places import remove, temporary_for
+
     from nonzero_rewrite.write import copy_file
 
     if not keep:
         yield model
         return
-    copy = model.with_name(f".{model.name[:40]}.{uuid.uuid4().hex}.tmp")
+    copy = temporary_for(model)
     try:
         copy_file(model, copy)
         yield copy
     finally:
-        copy.unlink(missing_ok=True)
+        remove(copy)
 
 
 def _verify(

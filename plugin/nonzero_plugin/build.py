@@ -15,7 +15,7 @@ from typing import Any
 
 from nonzero_plugin.build_types import BuildEvent, BuildOptions, BuildResult
 from nonzero_plugin.errors import EngineBuildError
-from nonzero_plugin.places import NO_FILE, not_written, problem_of, temporary_for
+from nonzero_plugin.places import NO_FILE, not_written, problem_of, remove, temporary_for
 from nonzero_plugin.sidecar import sidecar_path, sidecar_text
 
 __all__ = ["BuildEvent", "BuildOptions", "BuildResult", "build_engine"]
@@ -69,7 +69,7 @@ def build_engine(
             raise EngineBuildError(not_written(engine, error), phase="write") from error
     finally:
         for left in (temporary, beside):
-            left.unlink(missing_ok=True)
+            remove(left)
     return BuildResult(
         engine=engine,
         sidecar=sidecar,

@@ -8,7 +8,7 @@ from typing import Any
 from nonzero_plugin._tensorrt import flavour_of, is_rtx, version_tuple
 from nonzero_plugin.build_types import BuildOptions
 from nonzero_plugin.errors import EngineBuildError
-from nonzero_plugin.places import not_written, temporary_for, words
+from nonzero_plugin.places import not_written, remove, temporary_for, words
 
 FUNCTIONS_ONLY = (
     "TensorRT for RTX 1.6 takes no custom operators: it reads NonZeroPlugin's function body, and "
@@ -154,4 +154,4 @@ def save_timing_cache(config: Any, options: BuildOptions, note: Callable[[str], 
     except OSError as error:
         note(f"the timing cache was not kept: {not_written(path, error)}")
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)

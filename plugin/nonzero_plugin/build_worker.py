@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nonzero_plugin.errors import ContractError, EngineBuildError, NonZeroPluginError
+from nonzero_plugin.places import remove
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def _end_with_parent(temporary: Path) -> None:
     """The parent keeps stdin open: its end means there is nobody left to build for."""
     while os.read(0, 1):
         pass
-    temporary.unlink(missing_ok=True)
+    remove(temporary)
     os._exit(130)
 
 

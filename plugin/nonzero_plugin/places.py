@@ -5,6 +5,7 @@ Outputs replace what stands in their place, so each is checked before any work i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import uuid
@@ -45,6 +46,9 @@ def problem_of(
             f"{path}: cannot be written: its folder {path.parent} does not exist; make it, or "
             "choose another one"
         )
+    if not os.access(path.parent, os.W_OK):
+        folder = path.parent
+        return f"{path}: cannot be written: its folder {folder} is read-only; choose another place"
     return None
 
 
@@ -61,6 +65,12 @@ def not_read(path: Path, err: OSError) -> str:
 def temporary_for(path: Path) -> Path:
     """A new name beside ``path`` for what will replace it: starts with a dot, ends in ``.tmp``."""
     return path.with_name(f".{path.name[:_NAME_PART]}.{uuid.uuid4().hex}.tmp")
+
+
+def remove(path: Path) -> None:
+    """Takes a temporary file away, where that can be done; what went wrong before counts more."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def is_same(one: Path, other: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.fake_tensorrt import make_fake_tensorrt
 from nonzero_plugin import build_config
-from nonzero_plugin.build import BuildOptions, _how_it_ended
+from nonzero_plugin.build import BuildOptions, _Child, _how_it_ended, build_engine
 from nonzero_plugin.errors import EngineBuildError
 from nonzero_plugin.network import add_nonzero
 
@@ -115,6 +115,22 @@ def test_an_engine_is_worth_having_without_its_timing_cache(
         "choose another place or make room",
     ]
     assert cache.read_bytes() == b"old" and list(tmp_path.iterdir()) == [cache]
+
+
+def test_a_temporary_that_cannot_be_removed_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    def fail(self: object) -> None:
+        raise EngineBuildError("TensorRT could not")
+
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    monkeypatch.setattr(_Child, "run", fail)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(EngineBuildError, match="TensorRT could not"):
+        build_engine(tmp_path / "m.onnx", tmp_path / "e")
 
 
 def test_how_a_child_ended() -> None:

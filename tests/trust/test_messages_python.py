@@ -228,6 +228,13 @@ FILES: list[Row] = [
         ),
     ),
     (
+        "FOLDER/o: cannot be written: its folder FOLDER is read-only; choose another place",
+        lambda case: (
+            case.patch.setattr(write.os, "access", lambda *_: False),
+            write.check_outputs([case.path / "o"]),
+        ),
+    ),
+    (
         "FOLDER/" + "y" * 300 + ": cannot be written: File name too long; choose another",
         lambda case: write.check_outputs([case.path / ("y" * 300)]),
     ),

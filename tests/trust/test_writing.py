@@ -299,32 +299,36 @@ def test_a_limit_on_file_size_is_a_sentence_and_leaves_nothing(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
-class _NoRights:
-    """Root may write anywhere, so the refusal is made by the function that would have met it."""
-
-    def __init__(self, folder: Path, real: object) -> None:
-        self.folder, self.real = folder, real
-
-    def __call__(self, *args: object, dir: object = None, **rest: object) -> object:
-        if dir is not None and Path(str(dir)) == self.folder:
-            raise PermissionError(13, "Permission denied", str(dir))
-        return self.real(*args, dir=dir, **rest)  # type: ignore[operator]
-
-
-def test_a_read_only_folder_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tempfile
-
-    model, folder = save(tmp_path / "model.onnx"), tmp_path / "closed"
-    folder.mkdir(mode=0o555)
-    if os.name == "nt" or os.geteuid() == 0:
-        monkeypatch.setattr(tempfile, "mkstemp", _NoRights(folder, tempfile.mkstemp))
-    code, said = rewrite(model, "-o", folder / "patched.onnx")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["model.onnx", "-o", "closed/new"],
+        ["model.onnx", "--dry-run", "--plan", "closed/new"],
+        ["model.onnx", "-o", "o.onnx", "--build", "closed/new"],
+        ["restore", "model.onnx", "-o", "closed/new"],
+        ["verify", "model.onnx", "model.onnx", "--html", "closed/new"],
+        ["build", "model.onnx", "-o", "closed/new"],
+        ["build", "model.onnx", "-o", "e", "--timing-cache", "closed/new"],
+    ],
+    ids=" ".join,
+)
+def test_a_read_only_folder_is_a_sentence_before_the_work(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(Path("model.onnx"))
+    Path("closed").mkdir(mode=0o555)
+    if os.name == "nt" or os.geteuid() == 0:  # who may write anywhere, but on a read-only disk
+        real = os.access
+        closed = lambda path, mode: str(path) != "closed" and real(path, mode)  # noqa: E731
+        monkeypatch.setattr(os, "access", closed)
+    code, said = rewrite(*arguments)
     assert code == 1
     assert said == (
-        f"Error: {folder / 'patched.onnx'}: cannot be written: Permission denied; "
-        "choose another place or make room\n"
+        "Error: closed/new: cannot be written: its folder closed is read-only; choose another "
+        "place\n"
     )
-    assert not list(folder.iterdir())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["closed", "model.onnx"]
 
 
 def test_a_read_only_input_folder_is_enough(tmp_path: Path) -> None:
