@@ -103,9 +103,9 @@ class Scope(Index):
         """``handles`` as their nodes stand in the graph; without insertions that is by number."""
         if len(self.nodes) == self._original:
             return sorted(handles)
-        return sorted(handles, key=self._places().__getitem__)
+        return sorted(handles, key=self.places().__getitem__)
 
-    def _places(self) -> list[int]:
+    def places(self) -> list[int]:
         """The place of every handle among the nodes, removed ones counted."""
         place = [0] * len(self.nodes)
         handle = 0
@@ -122,7 +122,7 @@ class Scope(Index):
             child.flush()
         if not self.changed:
             return
-        place, end = self._places(), len(self.nodes)
+        place, end = self.places(), len(self.nodes)
         for handle in self._removed:
             place[handle] += end
         self.proto.node.extend(self.nodes[self._original :])

@@ -6,7 +6,7 @@ hoisting, so a node is known again wherever it goes, and is taken off when its f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,14 +61,14 @@ class Ledger:
                 if name and self.sites[name].graph.startswith("function "):
                     self._inlined.add(name)
 
-    def note(self, node: NodeProto, rule: str, verdict: Verdict) -> None:
-        """Remember what a rule said about ``node``."""
-        record = self._record(node)
-        if verdict.applied:
-            record.rules.append(rule)
-            record.misses.pop(rule, None)
-        elif verdict.condition and rule not in record.rules:
-            record.misses.setdefault(rule, verdict.condition)
+    def note(self, nodes: Iterable[NodeProto], rule: str, verdict: Verdict) -> None:
+        """Remember what a rule said about ``nodes``."""
+        for record in map(self._record, nodes):
+            if verdict.applied:
+                record.rules.append(rule)
+                record.misses.pop(rule, None)
+            elif verdict.condition and rule not in record.rules:
+                record.misses.setdefault(rule, verdict.condition)
 
     def decide(
         self,
@@ -116,7 +116,8 @@ class Ledger:
         key = f"{tag(node)}\n{node.output[0]}"
         if key not in self._records:
             lifted = ["inline-function"] if tag(node) in self._inlined else []
-            lifted += [entry.value for entry in node.metadata_props if entry.key == RULE_KEY]
+            for entry in node.metadata_props:
+                lifted += entry.value.split(",") if entry.key == RULE_KEY else ()
             self._records[key] = _Record(self.sites[tag(node)], lifted)
         return self._records[key]
 

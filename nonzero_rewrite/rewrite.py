@@ -31,7 +31,9 @@ from nonzero_rewrite.rules.count import count, where_sum
 from nonzero_rewrite.rules.group import Group, Grouper
 from nonzero_rewrite.rules.masked_scatter import masked_scatter
 from nonzero_rewrite.rules.plugin import place, refusal
+from nonzero_rewrite.rules.rows import rows
 from nonzero_rewrite.rules.scatter import elementwise, where_scatter
+from nonzero_rewrite.rules.size import sizes_from_indices
 from nonzero_rewrite.rules.tape import Names
 from nonzero_rewrite.values import Facts
 
@@ -156,7 +158,7 @@ class _Rewriter:
             for name, rule in _FOLDS:
                 if name in self.options.rules and not scope.is_removed(handle):
                     verdict = rule(scope, handle, self.context)
-                    self.ledger.note(node, name, verdict)
+                    self.ledger.note([node], name, verdict)
                     if verdict.applied:
                         self.ledger.decide(node, "removed")
                         break
@@ -169,16 +171,30 @@ class _Rewriter:
             if self._setting(node).outcome not in ("left", "plugin")
         ]
         grouper = Grouper(scope, self.context.facts, through_casts=True, share=True)
-        for group in grouper.groups(handles):
+        groups = grouper.groups(handles)
+        for group in groups:
             members = list(zip(group.members, group.nodes, strict=True))
             self._eliminate_uses(group)
             if group.members and "count" in self.options.rules:
                 verdict = count(group, self.context)
-                for _, node in members:
-                    self.ledger.note(node, "count", verdict)
+                self.ledger.note((node for _, node in members), "count", verdict)
             for handle, node in members:
                 if scope.is_removed(handle):
                     self.ledger.decide(node, "removed")
+        if scope is self.scopes[0] and any([self._list_rows(group) for group in groups]):
+            self._eliminate(scope)  # what is written to rows may be computed from those rows
+
+    def _list_rows(self, group: Group) -> bool:
+        """Let masks that repeat a flag along rows list rows; True where one does."""
+        group.refresh()
+        nodes = group.nodes
+        if not nodes or not {"rows", "plugin"} <= self.options.rules:
+            return False
+        if any(self._setting(node).max_nonzero is not None for node in nodes):
+            return False  # the promise counts items
+        verdict = rows(group, self.context)
+        self.ledger.note(nodes, "rows", verdict)
+        return verdict.applied
 
     def _eliminate_uses(self, group: Group) -> None:
         applied = True
@@ -189,8 +205,7 @@ class _Rewriter:
                     if name not in self.options.rules or group.scope.is_removed(use.handle):
                         continue
                     verdict = rule(group, use, self.context)
-                    for node in group.nodes:
-                        self.ledger.note(node, name, verdict)
+                    self.ledger.note(group.nodes, name, verdict)
                     applied |= verdict.applied
             group.refresh()
 
@@ -212,7 +227,11 @@ class _Rewriter:
             share="share" in self.options.rules,
         )
         for (backend, cap), handles in by_config.items():
-            for group in grouper.groups(main.in_order(handles)):
+            groups = grouper.groups(main.in_order(handles))
+            if "size-from-indices" in self.options.rules:
+                for group, verdict in sizes_from_indices(groups, self.context, main.places()):
+                    self.ledger.note(group.nodes, "size-from-indices", verdict)
+            for group in groups:
                 self._place_group(group, backend, cap)
 
     def _place_group(self, group: Group, backend: str, cap: int | None) -> None:

@@ -41,6 +41,7 @@ RULES = (
         "x[mask] = source, in order, becomes Where over a CumSum of the mask",
         default=False,
     ),  # masked_scatter
+    Rule("rows", "a mask repeated along the last dims lists rows instead of their items"),  # rows
     Rule("count", "where only the count is used, it becomes a ReduceSum of the mask"),  # count
     Rule(
         "where-sum",
@@ -48,6 +49,10 @@ RULES = (
         default=False,
         exact=False,
     ),
+    Rule(
+        "size-from-indices",
+        "a sum over the mask that is the size of a tensor becomes the Shape of the indices",
+    ),  # size
     Rule("share", "equal NonZero become one"),  # plugin
     Rule(
         "mask-cast", "a Cast, or an Expand to the same size, in front of NonZero is bypassed"

@@ -56,37 +56,64 @@ class Chain:
         self.root = self._look_through(self.update)
 
     def _look_through(self, name: str) -> str:
-        """The vector that ``name`` equals if it is written whole; see ``scatter``'s text.
+        """What ``name`` equals if it is written whole; see ``scatter``'s text.
 
         Not through a Slice that an Expand follows: it may leave one item, and that spreads again.
         """
-        scope, spread = self.group.scope, False
-        node = scope.made_by(name)
+        scope, row = self.group.scope, self._row()
+        root, spread = name, False
+        node = scope.made_by(root)
         while (
             node is not None
+            and row is not None
             and is_onnx(node, *self.through)
-            and self._is_vector()
-            and self._keeps_vector(node)
+            and (self._keeps_rows(node, row) if row else self._keeps_vector(node))
             and not (spread and is_onnx(node, "Slice"))
         ):
             spread = spread or is_onnx(node, "Expand")
-            name = node.input[0]
-            node = scope.made_by(name)
-        return name
+            root = node.input[0]
+            node = scope.made_by(root)
+        return root if root == name or not row or self._has_rows(root, row) else name
 
-    def _is_vector(self) -> bool:
-        """True when the mask has the rank of the data, so that an update is one-dimensional."""
+    def _row(self) -> tuple[int | str, ...] | None:
+        """The sizes of one selected place, ``()`` for a single item; None where not known."""
         scope, types = self.group.scope, self.context.facts.types
         types.need([(scope, self.data), (scope, self.group.mask)])
-        rank = types.of(scope, self.data).rank
-        return rank is not None and rank == types.of(scope, self.group.mask).rank
+        of_data, rank = types.of(scope, self.data), types.of(scope, self.group.mask).rank
+        if of_data.dims is None or rank is None or len(of_data.dims) < rank:
+            return None
+        row = tuple(dim for dim in of_data.dims[rank:] if dim is not None)
+        return row if len(row) == len(of_data.dims) - rank else None
+
+    def _has_rows(self, name: str, row: tuple[int | str, ...]) -> bool:
+        """True for a value of one dim more than ``row`` that ends in it."""
+        types = self.context.facts.types
+        types.need([(self.group.scope, name)])
+        dims = types.of(self.group.scope, name).dims
+        return dims is not None and len(dims) == len(row) + 1 and dims[1:] == row
+
+    def _keeps_rows(self, node: NodeProto, row: tuple[int | str, ...]) -> bool:
+        """True for what keeps the items and their order, or makes whole rows more or fewer."""
+        if is_onnx(node, "Reshape"):
+            return True
+        if is_onnx(node, "Expand"):
+            return self._has_rows(node.input[0], row) and self._has_rows(node.output[0], row)
+        return self._from_the_start(node) and self._has_rows(node.input[0], ())
 
     def _keeps_vector(self, node: NodeProto) -> bool:
         """True for what can only give a vector of as many items back, or one of another size."""
+        if not is_onnx(node, "Reshape", "Expand"):
+            return self._from_the_start(node)
+        return self._is_one_number(node.input[1])
+
+    def _is_one_number(self, name: str) -> bool:
+        types = self.context.facts.types
+        types.need([(self.group.scope, name)])
+        return types.of(self.group.scope, name).dims == (1,)
+
+    def _from_the_start(self, node: NodeProto) -> bool:
+        """True for a Slice that takes the first items along the first axis."""
         scope, facts = self.group.scope, self.context.facts
-        if is_onnx(node, "Reshape", "Expand"):
-            facts.types.need([(scope, node.input[1])])
-            return facts.types.of(scope, node.input[1]).dims == (1,)
         return all(
             (value := facts.constant(scope, name)) is not None
             and value.tolist() == _FIRST_ITEMS[slot]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.node import attribute, int_attribute, is_onnx
 from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
@@ -30,7 +31,7 @@ def count(group: Group, context: Context) -> Verdict:
     if of_mask.rank == 0:
         return near_miss("the mask is a scalar, where ONNX and onnxruntime disagree")
     for use in group.uses:
-        if _used_as_shape(group, scope.nodes[use.handle].output[0]):
+        if used_as_shape(scope, scope.nodes[use.handle].output[0]):
             return near_miss("the count is a size of another tensor, which needs the indices")
     for use in group.uses:
         node = scope.nodes[use.handle]
@@ -39,7 +40,7 @@ def count(group: Group, context: Context) -> Verdict:
         if of_mask.elem_type != TensorProto.BOOL:
             mask = context.flags(tape, scope, mask)
         number = _count(tape, mask)
-        _write_reader(tape, node, use.layout, number, of_mask.rank)
+        write_reader(tape, node, use.layout, number, of_mask.rank)
         context.finish(scope, use.handle, tape)
     return APPLIED
 
@@ -55,13 +56,12 @@ _SHAPE_ARITHMETIC = (
 )
 
 
-def _used_as_shape(group: Group, name: str) -> bool:
+def used_as_shape(scope: Scope, name: str) -> bool:
     """True when ``name`` reaches an input that decides a shape.
 
     TensorRT needs such a value on the host before the tensor exists; a sum made on the device does
     not get there, the size of the plugin's output does.
     """
-    scope = group.scope
     queue, seen = [name], set()
     while queue:
         value = queue.pop()
@@ -89,7 +89,7 @@ def _count(tape: Tape, mask: str) -> str:
     return tape.reduce_sum(ones, [0], 1)
 
 
-def _write_reader(tape: Tape, node: NodeProto, layout: bool, number: str, rank: int) -> None:
+def write_reader(tape: Tape, node: NodeProto, layout: bool, number: str, rank: int) -> None:
     """What Shape or Size of the indices would have given, under the same name."""
     output = node.output[0]
     if is_onnx(node, "Size"):

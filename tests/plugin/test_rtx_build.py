@@ -22,6 +22,10 @@ from nonzero_plugin.plan_file import plugin_triples
 from nonzero_plugin.registry import OURS
 from nonzero_plugin.sidecar import read_sidecar, sha256_of
 from onnx import TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
+
+from nonzero_rewrite import Options, rewrite_model
+from nonzero_rewrite.rules import DEFAULT_RULES
 
 pytestmark = pytest.mark.rtx
 
@@ -352,3 +356,36 @@ def test_the_plan_holds_the_node_s_settings(tmp_path: Path) -> None:
     ):
         assert data.tobytes() in plan[plan.index(name) : plan.index(name) + 120], name
     assert b"cuda_python\0" in plan and b"nonzero-rewrite " in plan
+
+
+@pytest.mark.parametrize(
+    ("rule", "x", "expand", "size"),
+    [
+        (
+            "size-from-indices",
+            "float[n] x, float[q] w, bool[q] m",
+            "s = Shape(x) c = Expand(m, s)",
+            "e = Expand(h, k)",
+        ),
+        (
+            "rows",
+            "float[n,4] x, float[n,4] w, bool[n] m",
+            "f = Unsqueeze(m, minus) s = Shape(x) c = Expand(f, s)",
+            "r = Concat <axis = 0> (k, four) e = Expand(h, r)",
+        ),
+    ],
+)
+def test_a_masked_write_of_torch_export_builds_by_a_rule(
+    tmp_path: Path, rule: str, x: str, expand: str, size: str
+) -> None:
+    """x[mask] = exp(w[mask]), whose size torch.export takes from ReduceSum(mask)."""
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g ({x}) => ({x.split(" ", maxsplit=1)[0]} y)
+      <int64[1] minus = {{-1}}, int64[1] four = {{4}}> {{
+        i = NonZero(m) t = Transpose <perm = [1, 0]> (i) p = GatherND(w, t)
+        h = Exp(p) {expand} j = NonZero(c) u = Transpose <perm = [1, 0]> (j)
+        flat = Reshape(m, minus) ones = Cast <to = 7> (flat) k = ReduceSum(ones) {size}
+        v = Reshape(e, minus) y = ScatterND(x, u, v) }}"""
+    without = Options(rules=DEFAULT_RULES - {rule})
+    with pytest.raises(EngineBuildError, match="convertExplicitDDSPluginToImplicit"):
+        build(rewrite_model(parse_model(text), without).model, tmp_path)
+    assert build(rewrite_model(parse_model(text)).model, tmp_path).engine_bytes

@@ -1,0 +1,181 @@
+"""rows: a mask expanded along the last dims of the data lists rows, and where it must not."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from helpers import graphs
+from helpers.graphs import misses, ops, outcomes, parse, plugins
+from onnx import ModelProto, shape_inference
+
+from nonzero_rewrite import Options, rewrite_model
+from nonzero_rewrite.rules import DEFAULT_RULES
+
+rewritten = functools.partial(graphs.rewritten, zero_signs=False)
+
+WIDE = "f = Unsqueeze(m, minus) s = Shape(x) w = Expand(f, s)"
+LIST = "i = NonZero(w) t = Transpose <perm = [1, 0]> (i)"
+COUNT = "c = Shape(t) k = Slice(c, zero, one)"
+CONSTANTS = (
+    "int64[1] zero = {0}, int64[1] one = {1}, int64[1] minus = {-1}, int64[2] axes = {1, 2}, "
+    "float two = {2}"
+)
+
+
+def model(
+    use: str,
+    x: str = "float[n,4] x",
+    m: str = "bool[n] m",
+    wide: str = WIDE,
+    y: str = "",
+    more: str = "",
+    opset: int = 17,
+) -> ModelProto:
+    out = y or x.rsplit(" ", 1)[0]
+    text = f"g ({x}, {m}{more}) => ({out} y) <{CONSTANTS}> {{ {wide} {LIST} {use} }}"
+    return parse(text, opset=opset)
+
+
+ANY = "h = GatherND(x, r) g = Tanh(h) v = Reshape(g, minus)"
+READ = "j = NonZero(m) r = Transpose <perm = [1, 0]> (j)"
+WRITE = "y = ScatterND(x, t, v)"
+
+
+def ranks(result: object) -> list[int]:
+    """The rank of each plugin's mask, as its indices show."""
+    patched = shape_inference.infer_shapes(result.model)  # type: ignore[attr-defined]
+    infos = (*patched.graph.value_info, *patched.graph.output)
+    types = {info.name: info.type.tensor_type for info in infos}
+    return [
+        max(d.dim_value for d in types[node.output[0]].shape.dim)
+        for node in plugins(result.model)  # type: ignore[attr-defined]
+    ]
+
+
+@pytest.mark.parametrize("opset", [13, 14, 16, 17, 18, 21])
+def test_a_write_shares_the_rows_with_the_read(opset: int) -> None:
+    result = rewritten(model(f"{READ} {ANY} {WRITE}", opset=opset), ran=12)
+    assert set(outcomes(result).values()) == {"plugin"} and ranks(result) == [1]
+    assert "rows" in result.plan.decisions[0].rules + result.plan.decisions[1].rules
+    assert ops(result.model) == ["NonZeroPlugin", "GatherND", "Tanh", "ScatterND"]
+
+
+def test_the_update_is_cut_to_the_number_of_items() -> None:
+    """As TorchScript writes it: the Shape of the items' indices is D times that of the rows'."""
+    use = f"{COUNT} q = Reshape(src, minus) v = Slice(q, zero, k, zero) {WRITE}"
+    result = rewritten(
+        model(use, more=", float[n,4] src"),
+        given={"m": np.array([1, 0, 1], bool)},
+        sizes={"n": 3},
+        ran=4,
+    )
+    assert ranks(result) == [1]
+
+
+def test_reads_become_reads_of_rows() -> None:
+    result = rewritten(model("y = GatherND(x, t)", y="float[q]"), ran=12)
+    assert ranks(result) == [1] and ops(result.model)[-2:] == ["GatherND", "Reshape"]
+
+
+@pytest.mark.parametrize("reader", ["y = Shape(t)", "y = Shape(i)", "y = Shape <start = 1> (t)"])
+def test_readers_of_the_shape(reader: str) -> None:
+    text = f"g = GatherND(x, t) z = ReduceSum(g) b = ReduceMax(g) {reader}"
+    assert ranks(rewritten(model(text, y="int64[q]"), ran=8)) == [1]
+
+
+def test_size_counts_all_coordinates() -> None:
+    text = "g = GatherND(x, t) z = Identity(g) y = Size(t)"
+    result = rewritten(model(text, y="int64"), ran=12)
+    assert outcomes(result)
+
+
+@pytest.mark.parametrize(
+    ("x", "m", "wide", "rank"),
+    [
+        ("float[n,3,4] x", "bool[n] m", "f = Unsqueeze(m, axes) s = Shape(x) w = Expand(f, s)", 1),
+        ("float[b,n,4] x", "bool[b,n] m", WIDE, 2),
+        ("float[n,4] x", "bool[n,1] m", "s = Shape(x) w = Expand(m, s)", 1),
+        ("float[b,n,4] x", "bool[n,1] m", "s = Shape(x) w = Expand(m, s)", 2),
+        ("float[n,4] x", "int32[n] m", WIDE, 1),
+        ("float[n,4] x", "float[n] m", WIDE, 1),
+        ("float[n,4] x", "bool[1] m", WIDE, 1),
+    ],
+    ids=["two-dims", "batch", "squeezed", "broadcast-batch", "int32", "float", "one-flag"],
+)
+def test_shapes_and_types_of_masks(x: str, m: str, wide: str, rank: int) -> None:
+    use = f"h = GatherND(x, t) v = Tanh(h) {WRITE}"
+    assert ranks(rewritten(model(use, x=x, m=m, wide=wide), ran=8)) == [rank]
+
+
+def test_rows_of_a_size_that_only_the_input_knows() -> None:
+    use = f"h = GatherND(x, t) v = Tanh(h) {WRITE}"
+    result = rewritten(model(use, x="float[n,d] x"), ran=12)  # sizes 0 and 1 among them
+    assert ranks(result) == [1]
+    old = rewritten(model(use, x="float[n,d] x", opset=13), ran=12)
+    assert ranks(old) == [2]
+    assert misses(old)["rows"] == "the size of a row is not known"
+
+
+def test_exact_updates_of_rows_need_no_nonzero() -> None:
+    use = f"{READ} {COUNT} g = GatherND(x, r) a = Mul(g, two) q = Reshape(a, minus)"
+    result = rewritten(model(f"{use} v = Slice(q, zero, k, zero) {WRITE}"), ran=12)
+    assert set(outcomes(result).values()) == {"removed"}
+    assert ops(result.model) == ["Mul", "Unsqueeze", "Where"]
+
+
+def test_one_row_written_everywhere_is_no_exact_update() -> None:
+    """x[mask] = x[mask][:1]"""
+    use = f"{READ} {COUNT} g = GatherND(x, r) a = Slice(g, zero, one, zero)"
+    wide = "e = Shape(r) n1 = Slice(e, zero, one) d = Constant <value_ints = [4]> ()"
+    use += f" {wide} e2 = Concat <axis = 0> (n1, d) b = Expand(a, e2) v = Reshape(b, minus) {WRITE}"
+    result = rewritten(model(use), ran=8)
+    assert ranks(result) == [1] and "Where" not in ops(result.model)
+
+
+@pytest.mark.parametrize(
+    ("use", "y", "why"),
+    [
+        (
+            f"h = GatherND(x, t) v = Tanh(h) z = {WRITE[4:]} y = Identity(t)",
+            "int64[q,2]",
+            "the indices of single items are used as they are",
+        ),
+        (
+            "g = GatherND(x, t) c = Slice(t, zero, one, one) y = Identity(c)",
+            "int64[q,1]",
+            "Slice uses the indices of single items",
+        ),
+    ],
+)
+def test_whoever_needs_single_items_keeps_them(use: str, y: str, why: str) -> None:
+    result = rewritten(model(use, y=y), ran=8)
+    assert ranks(result) == [2] and misses(result)["rows"] == why
+
+
+def test_data_with_other_rows() -> None:
+    text = "z = GatherND(big, t) y = Identity(z)"
+    result = rewritten(model(text, y="float[q]", more=", float[n,5] big"), ran=8)
+    assert ranks(result) == [2]
+    assert misses(result)["rows"] == "GatherND uses the indices of single items"
+
+
+def test_a_promise_counts_items() -> None:
+    use = f"h = GatherND(x, t) v = Tanh(h) {WRITE}"
+    result = rewrite_model(model(use), Options(max_nonzero=8))
+    assert ranks(result) == [2]
+
+
+def test_switched_off() -> None:
+    use = f"h = GatherND(x, t) v = Tanh(h) {WRITE}"
+    for without in ("rows", "plugin"):
+        options = Options(rules=DEFAULT_RULES - {without})
+        result = rewritten(model(use), options, ran=12)
+        assert "rows" not in result.plan.decisions[0].rules
+
+
+def test_twice_is_once() -> None:
+    first = rewrite_model(model(f"{READ} {ANY} {WRITE}")).model
+    data = first.SerializeToString(deterministic=True)
+    assert rewrite_model(first).model.SerializeToString(deterministic=True) == data
