@@ -54,6 +54,7 @@ class Plan:
     seed: int
     explained: Path
     retry: Path | None
+    rows: Path | None
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class Runner:
     def _try_all(self, record: Record) -> None:
         queue = [(path, m) for path, source in self._sources.items() for m in mutants(source)]
         if self._plan.retry:
-            known = json.loads(self._plan.retry.read_text(encoding="utf-8"))
+            known = map(json.loads, self._plan.retry.read_text(encoding="utf-8").splitlines())
             again = {_place(each) for each in known if not each["noticed"]}
             queue = [(p, m) for p, m in queue if _place(_row(self._outcome(p, m))) in again]
         if self._plan.budget is not None:
@@ -231,6 +232,9 @@ class Runner:
         shutil.rmtree(self._scratch / f"{shown.stem}-{mutant.number}", ignore_errors=True)
         outcome = self._outcome(path, mutant, noticed, tests, round(seconds, 2))
         self.outcomes.append(outcome)
+        if self._plan.rows:
+            with self._plan.rows.open("w" if len(self.outcomes) == 1 else "a") as file:
+                file.write(f"{json.dumps(_row(outcome))}\n")
         if not noticed and not outcome.why:
             print(outcome, flush=True)
 
@@ -300,10 +304,15 @@ def child(order: Path, paths: list[str]) -> int:
 @click.option(
     "--retry",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Only the survivors in this file, which --json of an earlier run wrote.",
+    help="Only the survivors in this file, as --json of an earlier run wrote it.",
 )
-@click.option("--json", "rows", type=click.Path(path_type=Path), help="Every outcome goes here.")
-def main(*, rows: Path | None, **asked: Any) -> None:
+@click.option(
+    "--json",
+    "rows",
+    type=click.Path(path_type=Path),
+    help="A line of JSON for every mutant, as soon as it was tried.",
+)
+def main(**asked: Any) -> None:
     """Mutate MODULES (paths relative to the repository's root) and run the tests on each mutant."""
     if not hasattr(os, "fork"):
         raise click.ClickException("this tool forks a loaded process: run it on Linux or macOS")
@@ -322,8 +331,6 @@ def main(*, rows: Path | None, **asked: Any) -> None:
         counts = [c[path] if path else c.total() for c in (tried, noticed, explained)]
         name = path.as_posix() if path else "all"
         print(f"| {name} | {' | '.join(map(str, [*counts, counts[0] - counts[1] - counts[2]]))} |")
-    if rows:
-        rows.write_text(json.dumps([_row(each) for each in runner.outcomes], indent=1))
     sys.exit(tried.total() != noticed.total() + explained.total())
 
 

@@ -126,7 +126,7 @@ def test_small():
 def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     (tmp_path / "thing.py").write_text(MODULE)
     (tmp_path / "test_thing.py").write_text(TESTS)
-    explained, rows = tmp_path / "explained.json", tmp_path / "rows.json"
+    explained, rows = tmp_path / "explained.json", tmp_path / "rows.jsonl"
     place = {"module": "thing.py", "function": "unused", "line": "return value + 1"}
     explained.write_text(json.dumps([{**place, "change": "1 -> 2", "why": "nobody calls it"}]))
     command = [sys.executable, TOOLS / "mutate.py", "thing.py", "--tests", "test_thing.py"]
@@ -139,10 +139,10 @@ def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     assert "thing.py:10: Add -> Sub: return value + 1 (no test reaches it)" in done.stdout
     assert "1 -> 2" not in done.stdout
     assert "| thing.py | 7 | 5 | 1 | 1 |" in done.stdout
-    outcomes = {each["change"]: each for each in json.loads(rows.read_text())}
+    outcomes = {each["change"]: each for each in map(json.loads, rows.read_text().splitlines())}
     assert outcomes["1 -> 2"]["why"] == "nobody calls it"
     noticed = {each["function"] for each in outcomes.values() if each["noticed"]}
     assert noticed == {"", "small"}, "inside of a function, and outside of all"
-    command += ["--retry", rows]
+    command = [*command[:-2], "--retry", rows]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "| thing.py | 2 | 0 | 1 | 1 |" in done.stdout, done.stderr
