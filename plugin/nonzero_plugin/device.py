@@ -19,11 +19,11 @@ from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import BackendUnavailableError, CudaError
 from nonzero_plugin.launch import (
-    BLOCK_THREADS,
     ArgumentBlock,
     LaunchPlan,
     is_wide,
     kernel_defines,
+    max_burst_bytes,
     num_items,
     plan_launch,
 )
@@ -114,7 +114,8 @@ class Kernels:
     image: bytes
     module: Any
     functions: dict[str, Any]
-    resident_blocks: dict[str, int]
+    processors: int
+    shared_bytes: int
 
 
 _loaded: dict[tuple[int, tuple[tuple[str, int], ...]], Kernels] = {}
@@ -134,22 +135,24 @@ def load_kernels(dtype: DType, config: NonZeroConfig, *, wide: bool) -> Kernels:
     key = (context, tuple(defines.items()))
     with _lock:
         if key not in _loaded:
-            _loaded[key] = _load(defines)
+            _loaded[key] = _load(dtype, defines)
         return _loaded[key]
 
 
-def _load(defines: dict[str, int]) -> Kernels:
+def _load(dtype: DType, defines: dict[str, int]) -> Kernels:
     device = call(driver.cuCtxGetDevice)
     image = compile_kernel(target_for(compute_capability(device)), defines)
     module = call(driver.cuModuleLoadData, image)
     functions = {name: call(driver.cuModuleGetFunction, module, name.encode()) for name in _KERNELS}
     processors = device_attribute("MULTIPROCESSOR_COUNT", device)
-    resident = {
-        name: processors
-        * int(call(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, BLOCK_THREADS, 0))
-        for name, function in functions.items()
-    }
-    return Kernels(image, module, functions, resident)
+    shared_bytes = device_attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", device)
+    call(
+        driver.cuFuncSetAttribute,
+        functions["nonzero_select_large"],
+        driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        max_burst_bytes(dtype, shared_bytes),
+    )
+    return Kernels(image, module, functions, processors, shared_bytes)
 
 
 class OverflowWord:
@@ -192,9 +195,8 @@ class DriverLaunch:
         """
         items = num_items(dims)
         kernels = load_kernels(dtype, config, wide=is_wide(items))
-        resident = kernels.resident_blocks
         self.plan: LaunchPlan = plan_launch(
-            dims, dtype, config, resident["nonzero_flag"], resident["nonzero_write"]
+            dims, dtype, config, kernels.processors, kernels.shared_bytes
         )
         self._overflow = (
             OverflowWord() if config.max_nonzero and config.max_nonzero < items else None
@@ -202,7 +204,10 @@ class DriverLaunch:
         self._arguments = ArgumentBlock(self.plan, self._overflow.address if self._overflow else 0)
         self._kernel_params = self._arguments.address
         self._fill = self._arguments.fill
-        self._steps = tuple((kernels.functions[step.kernel], step.grid) for step in self.plan.steps)
+        self._steps = tuple(
+            (kernels.functions[step.kernel], step.grid, step.threads, step.shared_bytes)
+            for step in self.plan.steps
+        )
         self._zeroed_words = self.plan.zeroed_words
         self._stream, self._stream_object = 0, driver.CUstream(0)
 
@@ -223,9 +228,9 @@ class DriverLaunch:
             (code,) = driver.cuMemsetD32Async(d_workspace, 0, self._zeroed_words, on)
             if code:
                 raise_for(code, "cuMemsetD32Async")
-        for function, grid in self._steps:
+        for function, grid, threads, shared in self._steps:
             (code,) = driver.cuLaunchKernel(
-                function, grid, 1, 1, BLOCK_THREADS, 1, 1, 0, on, self._kernel_params, 0
+                function, grid, 1, 1, threads, 1, 1, shared, on, self._kernel_params, 0
             )
             if code:
                 raise_for(code, "cuLaunchKernel")

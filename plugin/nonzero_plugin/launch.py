@@ -5,8 +5,8 @@ tests show it on any. The constants are handed to ``kernels/nonzero.cu`` as ``-D
 sides count with the same numbers.
 
 Words, as the kernel uses them: a *span* is 1024 consecutive items, 32 bits of flags for each lane
-of one warp. A *tile* is what one block of the one-pass kernel takes, a *segment* the run of spans
-that one block of the flag kernel takes.
+of one warp. A *tile* is what one block of the one-pass kernel takes at a time, a *burst* the tiles
+it loads before it writes any, a *segment* the run of spans that one block of the flag kernel takes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,33 @@ from nonzero_plugin.errors import ContractError
 BLOCK_THREADS = 256
 WARPS = BLOCK_THREADS // 32
 SPAN_ITEMS = 1024
+SMALL_THREADS = 1024
+SMALL_SPANS = SMALL_THREADS // 32
+"""Up to this many spans every block recounts what is before its own: one launch, no workspace."""
 SMALL_TILE_ITEMS = WARPS * SPAN_ITEMS
-SMALL_TILES = 4
-"""Up to this many tiles every block recounts what comes before it: one launch, no workspace."""
-LARGE_TILE_SPANS = {1: 16, 2: 8, 4: 8, 8: 4}
-"""Spans each warp takes of a large tile, by bytes an item: whole groups of four."""
 LARGE_FROM_BYTES = 1 << 26
-"""Inputs of at least this size use the larger tile in the one-pass kernel."""
-LARGE_TILE_BLOCKS = {1: 4, 2: 5, 4: 6, 8: 6}
-"""Blocks of the large one-pass kernel that a processor should hold: bounds its registers."""
+"""Inputs of at least this size use larger tiles, in bursts, in the one-pass kernel."""
+LARGE_TILE_SPANS = {1: 64, 2: 32, 4: 32, 8: 32}
+"""Spans of a tile in a burst of several, by bytes an item."""
+MAX_TILE_SPANS = 64
+"""Positions in a tile fit 16 bits."""
+MAX_BURST = 16
+LARGE_TILE_BLOCKS = {1: 2, 2: 3, 4: 3, 8: 2}
+"""Blocks of the large one-pass kernel that a processor should hold: bounds registers and bursts."""
+LARGE_STATIC_BYTES = 18 << 10
+"""Shared memory such a block takes beside its burst, what the system takes for itself included."""
+TILE_SPAN_BYTES = SPAN_ITEMS // 8 + 4
+"""Shared memory of a span in a burst: its flags and its first row."""
 FLAG_BLOCKS = 6
-"""The same for the flag kernel."""
-WRITE_BLOCKS = 5
+"""Blocks of the flag kernel that a processor should hold."""
+WRITE_BLOCKS = 4
 """The same for the two-pass writer."""
-SPANS_MULTIPLE = 32
+SPANS_MULTIPLE = 64
 """The two-pass kernels work on a multiple of so many spans, whatever a step of theirs is."""
+STREAM_FROM_BYTES = 1 << 29
+"""One-pass inputs of at least this size get stores that leave L2 first."""
+STREAM_FROM_ITEMS = 1 << 27
+"""The same for two passes, where what should stay in L2, the flags, grows with the items."""
 MAX_SEGMENTS = 2048
 ALIGNMENT = 16
 """Bytes of the vector loads of 1- and 2-byte items. The kernel starts at the aligned address at or
@@ -71,11 +83,6 @@ def num_items(dims: tuple[int, ...]) -> int:
     return items
 
 
-def large_tile_items(dtype: DType) -> int:
-    """Items of a large tile of the one-pass kernel."""
-    return WARPS * LARGE_TILE_SPANS[dtype.itemsize] * SPAN_ITEMS
-
-
 def is_one_pass(rank: int, config: NonZeroConfig) -> bool:
     """Whether a row's place depends on the items before it only, so that one pass is enough.
 
@@ -93,19 +100,14 @@ def _covering(items: int, dtype: DType, size: int) -> int:
 def _path(items: int, dtype: DType, rank: int, config: NonZeroConfig) -> Path:
     if items == 0:
         return "empty"
-    if _covering(items, dtype, SMALL_TILE_ITEMS) <= SMALL_TILES:
+    if _covering(items, dtype, SPAN_ITEMS) <= SMALL_SPANS:
         return "small"
     return "select" if is_one_pass(rank, config) else "flag_write"
 
 
-def _select_tile_items(items: int, dtype: DType) -> int:
-    large = items * dtype.itemsize >= LARGE_FROM_BYTES
-    return large_tile_items(dtype) if large else SMALL_TILE_ITEMS
-
-
 def _select_bytes(items: int, dtype: DType) -> int:
-    """The ticket and one 64-bit status a tile."""
-    return 8 + 8 * _covering(items, dtype, _select_tile_items(items, dtype))
+    """The ticket and one 64-bit status a tile, as many tiles as there can be."""
+    return 8 + 8 * _covering(items, dtype, SMALL_TILE_ITEMS)
 
 
 def _flag_spans(items: int, dtype: DType) -> int:
@@ -130,10 +132,7 @@ def workspace_bytes(dims: tuple[int, ...], dtype: DType, config: NonZeroConfig) 
     path = _path(items, dtype, len(dims), config)
     if path in ("empty", "small"):
         return 0
-    if path == "flag_write":
-        return _flag_bytes(items, dtype)
-    smaller = min(items, LARGE_FROM_BYTES // dtype.itemsize - 1)
-    return max(_select_bytes(items, dtype), _select_bytes(smaller, dtype))
+    return _flag_bytes(items, dtype) if path == "flag_write" else _select_bytes(items, dtype)
 
 
 def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[str, int]:
@@ -143,10 +142,11 @@ def kernel_defines(dtype: DType, config: NonZeroConfig, *, wide: bool) -> dict[s
         "INDEX_BYTES": 4 if config.index_type == INDEX_INT32 else 8,
         "WIDE": int(wide),
         "BLOCK_THREADS": BLOCK_THREADS,
+        "SMALL_THREADS": SMALL_THREADS,
         "SPAN_ITEMS": SPAN_ITEMS,
         "ALIGNMENT": ALIGNMENT,
         "MAX_SEGMENTS": MAX_SEGMENTS,
-        "LARGE_TILE_SPANS": LARGE_TILE_SPANS[dtype.itemsize],
+        "MAX_BURST": MAX_BURST,
         "LARGE_TILE_BLOCKS": LARGE_TILE_BLOCKS[dtype.itemsize],
         "FLAG_BLOCKS": FLAG_BLOCKS,
         "WRITE_BLOCKS": WRITE_BLOCKS,
@@ -170,10 +170,12 @@ def magic(divisor: int, bits: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel of a plan and its number of blocks, each of ``BLOCK_THREADS`` threads."""
+    """One kernel of a plan: blocks, threads of each, and bytes of shared memory for its burst."""
 
     kernel: str
     grid: int
+    threads: int = BLOCK_THREADS
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -196,15 +198,52 @@ class LaunchPlan:
     parameters: bytes
 
 
-_PARAMETERS = struct.Struct("=5Q3Q8I8Q8Q8I")
+_PARAMETERS = struct.Struct("=5Q3Q11I4x8Q8Q8I")
+
+
+def step_spans(dtype: DType) -> int:
+    """Spans a block loads at a time."""
+    return WARPS * max(1, 4 // dtype.itemsize)
+
+
+def max_burst_bytes(dtype: DType, shared_bytes: int) -> int:
+    """Shared memory for the burst of a block.
+
+    Args:
+        dtype: the input's element type.
+        shared_bytes: the shared memory of one of the device's multiprocessors.
+    """
+    room = shared_bytes // LARGE_TILE_BLOCKS[dtype.itemsize] - LARGE_STATIC_BYTES
+    step = step_spans(dtype)
+    return max(1, room // (step * TILE_SPAN_BYTES)) * step * TILE_SPAN_BYTES
+
+
+def _bursts(items: int, dtype: DType, processors: int, shared_bytes: int) -> tuple[int, int, int]:
+    """Blocks of the large one-pass kernel, tiles of a burst and spans of a tile.
+
+    All blocks take equal shares in equal bursts, so that they read together and write together.
+    """
+    blocks = processors * LARGE_TILE_BLOCKS[dtype.itemsize]
+    most = max_burst_bytes(dtype, shared_bytes) // TILE_SPAN_BYTES
+    most = min(most, MAX_BURST * LARGE_TILE_SPANS[dtype.itemsize])
+    share = -(-_covering(items, dtype, SPAN_ITEMS) // blocks)
+    share = -(-share // -(-share // most))
+    burst = 1 if share <= MAX_TILE_SPANS else -(-share // LARGE_TILE_SPANS[dtype.itemsize])
+    step = step_spans(dtype)
+    spans = step * -(-share // (burst * step))
+    return blocks, max(1, min(burst, most // spans)), spans
+
+
+def _write_blocks(spans: int, processors: int) -> int:
+    return max(1, min(WRITE_BLOCKS * processors, spans // WARPS))
 
 
 def plan_launch(
     dims: tuple[int, ...],
     dtype: DType,
     config: NonZeroConfig,
-    flag_blocks: int,
-    write_blocks: int,
+    processors: int,
+    shared_bytes: int,
 ) -> LaunchPlan:
     """Plan one enqueue.
 
@@ -212,8 +251,8 @@ def plan_launch(
         dims: extents of the input, rank 1 to 8.
         dtype: its element type.
         config: the node's settings.
-        flag_blocks: blocks of ``nonzero_flag`` the device runs at once; a hint for balance.
-        write_blocks: the same for ``nonzero_write``.
+        processors: the device's multiprocessors; a hint for balance.
+        shared_bytes: the shared memory of each, which bounds what a block may take.
 
     Raises:
         ContractError: for a rank outside 1 to 8 or a negative extent.
@@ -222,31 +261,39 @@ def plan_launch(
     rank = len(dims)
     path = _path(items, dtype, rank, config)
     wide = is_wide(items)
-    zeroed_words = num_tiles = spans = num_segments = segment_spans = 0
+    zeroed_words = num_tiles = tile_spans = burst = spans = num_segments = segment_spans = 0
+    streaming = False
     segment_division = (0, 0)
     steps: tuple[Step, ...]
     if path == "empty":
         return LaunchPlan(path, False, 0, (), bytes(_PARAMETERS.size))
     if path == "small":
-        num_tiles = _covering(items, dtype, SMALL_TILE_ITEMS)
-        steps = (Step("nonzero_small", num_tiles),)
+        num_tiles = _covering(items, dtype, SPAN_ITEMS)
+        steps = (Step("nonzero_small", num_tiles, SMALL_THREADS),)
     elif path == "select":
-        tile_items = _select_tile_items(items, dtype)
-        num_tiles = _covering(items, dtype, tile_items)
-        zeroed_words = _select_bytes(items, dtype) // 4
-        size = "small" if tile_items == SMALL_TILE_ITEMS else "large"
-        steps = (Step(f"nonzero_select_{size}", num_tiles),)
+        if items * dtype.itemsize < LARGE_FROM_BYTES:
+            num_tiles = _covering(items, dtype, SMALL_TILE_ITEMS)
+            steps = (Step("nonzero_select_small", num_tiles),)
+        else:
+            blocks, burst, tile_spans = _bursts(items, dtype, processors, shared_bytes)
+            num_tiles = _covering(items, dtype, tile_spans * SPAN_ITEMS)
+            burst_bytes = burst * tile_spans * TILE_SPAN_BYTES
+            grid = min(blocks, num_tiles)
+            steps = (Step("nonzero_select_large", grid, BLOCK_THREADS, burst_bytes),)
+            streaming = items * dtype.itemsize >= STREAM_FROM_BYTES
+        zeroed_words = 2 + 2 * num_tiles
     else:
         spans = _flag_spans(items, dtype)
         # Two segments for each block that fits the device, of whole steps of the flag kernel.
-        step_spans = WARPS * max(1, 4 // dtype.itemsize)
-        most = max(1, min(2 * flag_blocks, MAX_SEGMENTS))
-        segment_spans = step_spans * -(-spans // (step_spans * most))
+        step = step_spans(dtype)
+        most = max(1, min(2 * FLAG_BLOCKS * processors, MAX_SEGMENTS))
+        segment_spans = step * -(-spans // (step * most))
         segment_division = magic(segment_spans, 32)
         num_segments = -(-spans // segment_spans)
+        streaming = items >= STREAM_FROM_ITEMS
         steps = (
             Step("nonzero_flag", num_segments),
-            Step("nonzero_write", max(1, min(write_blocks, spans // WARPS))),
+            Step("nonzero_write", _write_blocks(spans, processors)),
         )
 
     bits = 64 if wide else 32
@@ -263,7 +310,8 @@ def plan_launch(
     parameters = _PARAMETERS.pack(
         *(0, 0, 0, 0, 0),
         *(items, min(items, config.max_nonzero or items), word_mask),
-        *(rank, int(is_one_pass(rank, config)), num_tiles, spans),
+        *(rank, int(is_one_pass(rank, config)), int(streaming)),
+        *(num_tiles, tile_spans, burst, spans),
         *(num_segments, segment_spans, *segment_division),
         *multipliers,
         *extents,

@@ -25,11 +25,14 @@ def cases() -> None:
     from nonzero_plugin import launch
     from nonzero_plugin.contract import NonZeroConfig
     from nonzero_plugin.dtypes import DType
+    from test_gpu import few_blocks
 
     device, rng, count = Device(pooled=False), np.random.default_rng(13), 0
-    paths = ((4, 1 << 60, 1 << 31), (0, 1 << 60, 1 << 31), (0, 0, 1 << 31), (0, 0, 0))
-    for path in paths:
-        launch.SMALL_TILES, launch.LARGE_FROM_BYTES, launch._WIDE_FROM_ITEMS = path
+    paths = ((32, 1 << 60, 1 << 31), (0, 1 << 60, 1 << 31), (0, 0, 1 << 31), (0, 0, 0))
+    for number, path in enumerate(paths):
+        launch.SMALL_SPANS, launch.LARGE_FROM_BYTES, launch._WIDE_FROM_ITEMS = path
+        if number == 2:
+            few_blocks(setattr)
         for dtype, perm in product(
             (DType.BOOL, DType.FLOAT16, DType.FLOAT, DType.INT64), ((0, 1), (1, 0))
         ):
@@ -47,7 +50,12 @@ def cases() -> None:
 
 
 def main() -> int:
-    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "plugin"), str(ROOT)]
+    sys.path[:0] = [
+        str(ROOT / "tests" / "kernel"),
+        str(ROOT / "tests"),
+        str(ROOT / "plugin"),
+        str(ROOT),
+    ]
     if sys.argv[1:] == ["--cases"]:
         cases()
         return 0

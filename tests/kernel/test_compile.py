@@ -19,7 +19,10 @@ from nonzero_plugin.kernel_cache import CACHE_VARIABLE, cache_folder
 from nonzero_plugin.launch import kernel_defines
 
 DEFINES = kernel_defines(DType.FLOAT, NonZeroConfig(), wide=False)
-KERNELS = (b"nonzero_small", b"nonzero_select_small", b"nonzero_select_large", b"nonzero_flag")
+KERNELS = tuple(
+    f"nonzero_{name}".encode()
+    for name in ("small", "select_small", "select_large", "flag", "write")
+)
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 
 

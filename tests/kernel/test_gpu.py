@@ -62,14 +62,28 @@ def device() -> Device:
     return Device()
 
 
-@pytest.fixture(params=["as shipped", "small tiles", "large tiles", "wide, large tiles"])
+def few_blocks(setattr: Callable[[Any, str, Any], None]) -> None:
+    """Let three blocks take what thousands would, so that each takes several bursts and turns."""
+
+    def bursts(items: int, dtype: DType, *_: int) -> tuple[int, int, int]:
+        return 3, 4, launch.step_spans(dtype)
+
+    setattr(launch, "_bursts", bursts)
+    setattr(launch, "_write_blocks", lambda spans, processors: min(3, spans // 8))
+    setattr(launch, "STREAM_FROM_BYTES", 0)
+    setattr(launch, "STREAM_FROM_ITEMS", 0)
+
+
+@pytest.fixture(params=["as shipped", "small tiles", "large tiles", "bursts", "wide, bursts"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Send inputs of any size down each of the kernel's paths."""
     name: str = request.param
     if name != "as shipped":
-        monkeypatch.setattr(launch, "SMALL_TILES", 0)
+        monkeypatch.setattr(launch, "SMALL_SPANS", 0)
         monkeypatch.setattr(launch, "LARGE_FROM_BYTES", 1 << 60 if name == "small tiles" else 0)
         monkeypatch.setattr(launch, "_WIDE_FROM_ITEMS", 0 if "wide" in name else 1 << 60)
+    if "bursts" in name:
+        few_blocks(monkeypatch.setattr)
     return name
 
 
@@ -134,6 +148,22 @@ def test_every_rank(device: Device, path: str) -> None:
         for dtype in (DType.BOOL, DType.FLOAT16, DType.FLOAT, DType.INT64):
             words = draw(rng, dtype, math.prod(dims), density)
             run(device, "cuda_python", words, dims, dtype, NonZeroConfig(perm=perm))
+
+
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.FLOAT])
+def test_dense_parts_of_sparse_masks(device: Device, dtype: DType, path: str) -> None:
+    """Masks in which what is written together is far from the average."""
+    items, rng = 450_000, np.random.default_rng(4)
+    for perm, few, run_length, period in product(
+        PERMS, (0, 0.01), (1000, 9000, 30_000, 300_000), (items, 65_536, 3000)
+    ):
+        words = draw(rng, dtype, items, few)
+        ones = draw(rng, dtype, items, 1)
+        inside = (np.arange(items) + items - 100_001) % period < min(run_length, period * 2 // 3)
+        if period < items:
+            inside &= np.arange(items) < 2 * run_length
+        words[inside] = ones[inside]
+        run(device, "cuda_python", words, (items // 10, 10), dtype, NonZeroConfig(perm=perm))
 
 
 @pytest.mark.parametrize("dtype", [DType.BOOL, DType.FLOAT16, DType.FLOAT, DType.INT64])

@@ -22,8 +22,9 @@ CONFIGS = st.builds(
 )
 EXTENTS = st.integers(0, 9) | st.integers(0, 70_000) | st.sampled_from([2**16, 2**31, 2**32 + 5])
 DIMS = st.lists(EXTENTS, min_size=1, max_size=8).map(tuple).filter(lambda d: math.prod(d) <= 2**40)
-BLOCKS = st.integers(1, 5000)
-FIELDS = struct.Struct("=5Q3Q8I8Q8Q8I")
+FIELDS = struct.Struct("=5Q3Q11I4x8Q8Q8I")
+PROCESSORS = st.integers(1, 300)
+SHARED = st.integers(48 << 10, 256 << 10)
 
 
 @given(st.integers(1, 2**31), st.integers(0, 2**31 - 1), st.booleans())
@@ -48,15 +49,17 @@ def test_multiply_and_shift_divides_exactly_at_every_edge() -> None:
                 assert (2 * x * multiplier >> 32) >> shift == x // divisor, (x, divisor)
 
 
-@given(DIMS, DTYPES, CONFIGS, BLOCKS, BLOCKS)
-@example((2**32 + 5,), DType.BOOL, NonZeroConfig(), 1056, 660)
-@example((2**16, 2**16), DType.BOOL, NonZeroConfig(), 1056, 660)
-@example((4 * 8192,), DType.FLOAT, NonZeroConfig(), 1, 1)
-@example((4 * 8192 + 1,), DType.FLOAT, NonZeroConfig(), 1, 1)
+@given(DIMS, DTYPES, CONFIGS, PROCESSORS, SHARED)
+@example((2**32 + 5,), DType.BOOL, NonZeroConfig(), 132, 228 << 10)
+@example((2**16, 2**16), DType.BOOL, NonZeroConfig(), 132, 228 << 10)
+@example((2**14, 2**14), DType.FLOAT, NonZeroConfig(perm=(1, 0)), 132, 228 << 10)
+@example((2**14, 2**14), DType.FLOAT, NonZeroConfig(perm=(1, 0)), 1, 48 << 10)
+@example((4 * 8192,), DType.FLOAT, NonZeroConfig(), 1, 48 << 10)
+@example((4 * 8192 + 1,), DType.FLOAT, NonZeroConfig(), 1, 48 << 10)
 def test_a_plan_covers_every_item_once_within_its_workspace(
-    dims: tuple[int, ...], dtype: DType, config: NonZeroConfig, flag: int, write: int
+    dims: tuple[int, ...], dtype: DType, config: NonZeroConfig, processors: int, shared: int
 ) -> None:
-    plan = launch.plan_launch(dims, dtype, config, flag, write)
+    plan = launch.plan_launch(dims, dtype, config, processors, shared)
     items = math.prod(dims)
     size = launch.workspace_bytes(dims, dtype, config)
     assert len(plan.parameters) == FIELDS.size
@@ -65,7 +68,8 @@ def test_a_plan_covers_every_item_once_within_its_workspace(
         return
     values = FIELDS.unpack(plan.parameters)
     assert values[:5] == (0, 0, 0, 0, 0)
-    num_items, max_rows, mask, rank, rank_last, tiles, spans, segments, segment_spans = values[5:14]
+    num_items, max_rows, mask, rank, rank_last, _ = values[5:11]
+    tiles, tile_spans, burst, spans, segments, segment_spans = values[11:17]
     assert (num_items, rank) == (items, len(dims))
     assert max_rows == min(items, config.max_nonzero or items)
     assert mask % 2 ** (8 * dtype.itemsize) == dtype.magnitude_mask
@@ -74,38 +78,51 @@ def test_a_plan_covers_every_item_once_within_its_workspace(
     head = 16 // dtype.itemsize - 1 if dtype.itemsize < 4 else 0
     assert plan.wide or items + head + 2**20 <= 2**31
     if plan.path == "small":
-        assert (tiles - 1) * 8192 < items + head <= tiles * 8192 and tiles <= launch.SMALL_TILES
-        assert size == 0 and [s.grid for s in plan.steps] == [tiles]
+        assert (tiles - 1) * 1024 < items + head <= tiles * 1024 and tiles <= launch.SMALL_SPANS
+        assert size == 0 and plan.steps == (launch.Step("nonzero_small", tiles, 32 * 32),)
     elif plan.path == "select":
-        large = plan.steps[0].kernel == "nonzero_select_large"
-        tile = launch.large_tile_items(dtype) if large else launch.SMALL_TILE_ITEMS
+        (step,) = plan.steps
+        large = step.kernel == "nonzero_select_large"
+        tile = (tile_spans if large else 8) * 1024
         assert (tiles - 1) * tile < items + head <= tiles * tile
         assert 4 * plan.zeroed_words == 8 + 8 * tiles <= size
-        assert [s.grid for s in plan.steps] == [tiles]
+        if not large:
+            assert step.grid == tiles and step.shared_bytes == 0
+            return
+        blocks = launch.LARGE_TILE_BLOCKS[dtype.itemsize]
+        assert 1 <= step.grid <= min(tiles, processors * blocks)
+        assert tile_spans % (8 * max(1, 4 // dtype.itemsize)) == 0 < tile_spans <= 64
+        assert 1 <= burst <= launch.MAX_BURST
+        # Flags and one row a span, within what the kernel is allowed and, but for the smallest
+        # burst, within the block's part of the processor.
+        assert step.shared_bytes == burst * tile_spans * (128 + 4)
+        assert step.shared_bytes <= launch.max_burst_bytes(dtype, shared)
+        if step.shared_bytes > tile_spans * 132:
+            assert blocks * (step.shared_bytes + launch.LARGE_STATIC_BYTES) <= shared
     else:
-        assert items + head <= spans * 1024 < items + head + 32 * 1024
+        assert items + head <= spans * 1024 < items + head + 64 * 1024
         assert (segments - 1) * segment_spans < spans <= segments * segment_spans
-        assert segments <= min(launch.MAX_SEGMENTS, 2 * flag)
+        assert segments <= launch.MAX_SEGMENTS and spans % 64 == 0
         step = 8 * max(1, 4 // dtype.itemsize)
         assert spans % step == 0 and segment_spans % step == 0
         assert spans * 128 + spans * 2 + launch.MAX_SEGMENTS * 4 + 4 <= size
-        assert plan.steps[0].grid == segments and 1 <= plan.steps[1].grid <= write
+        assert plan.steps[0].grid == segments and 1 <= plan.steps[1].grid <= spans // 8
         if spans < 2**31:
-            multiplier, shift = values[14:16]
+            multiplier, shift = values[17:19]
             for span in (0, 1, segment_spans - 1, segment_spans, spans - 1):
                 assert (2 * span * multiplier >> 32) >> shift == span // segment_spans
 
 
-@given(DIMS, DTYPES, CONFIGS, BLOCKS)
+@given(DIMS, DTYPES, CONFIGS, st.integers(1, 5000))
 def test_the_constants_turn_positions_into_coordinates(
     dims: tuple[int, ...], dtype: DType, config: NonZeroConfig, seed: int
 ) -> None:
     items = math.prod(dims)
     if not items:
         return
-    plan = launch.plan_launch(dims, dtype, config, 1, 1)
+    plan = launch.plan_launch(dims, dtype, config, 1, 48 << 10)
     values = FIELDS.unpack(plan.parameters)
-    multipliers, extents, shifts = values[16:24], values[24:32], values[32:40]
+    multipliers, extents, shifts = values[19:27], values[27:35], values[35:43]
     bits = 64 if plan.wide else 32
     for flat in {0, items - 1, items // 2, seed % items, items * seed // 5001}:
         rest, want = flat, []
@@ -146,7 +163,7 @@ def test_a_rank_or_extent_that_cannot_be_is_refused() -> None:
     with pytest.raises(ContractError, match="ranks 1 to 8, not rank 0"):
         launch.workspace_bytes((), DType.BOOL, NonZeroConfig())
     with pytest.raises(ContractError, match="ranks 1 to 8, not rank 9"):
-        launch.plan_launch((1,) * 9, DType.BOOL, NonZeroConfig(), 1, 1)
+        launch.plan_launch((1,) * 9, DType.BOOL, NonZeroConfig(), 1, 48 << 10)
     with pytest.raises(ContractError, match="needs known extents"):
         launch.workspace_bytes((3, -1), DType.BOOL, NonZeroConfig())
     with pytest.raises(ContractError, match=r"up to 2\*\*40 items, not 1099511627777"):

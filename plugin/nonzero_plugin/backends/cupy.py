@@ -16,10 +16,10 @@ from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import CudaError, KernelCompileError
 from nonzero_plugin.launch import (
-    BLOCK_THREADS,
     ArgumentBlock,
     is_wide,
     kernel_defines,
+    max_burst_bytes,
     num_items,
     plan_launch,
 )
@@ -60,19 +60,20 @@ class CupyLaunch:
         """Compile and load what the shape needs; see ``backends.Backend.prepare``."""
         items = num_items(dims)
         self._module = _module(dtype, config, wide=is_wide(items))
-        functions = {
-            name: self._module.get_function(name).kernel.ptr
-            for name in ("nonzero_flag", "nonzero_write")
-        }
-        processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        flag_blocks, write_blocks = (
-            processors
-            * _driver.occupancyMaxActiveBlocksPerMultiprocessor(function, BLOCK_THREADS, 0)
-            for function in functions.values()
+        attributes = cupy.cuda.Device().attributes
+        shared_bytes = attributes["MaxSharedMemoryPerMultiprocessor"]
+        self.plan = plan_launch(
+            dims, dtype, config, attributes["MultiProcessorCount"], shared_bytes
         )
-        self.plan = plan_launch(dims, dtype, config, flag_blocks, write_blocks)
+        bursting = self._module.get_function("nonzero_select_large")
+        bursting.max_dynamic_shared_size_bytes = max_burst_bytes(dtype, shared_bytes)
         self._steps = tuple(
-            (self._module.get_function(step.kernel).kernel.ptr, step.grid)
+            (
+                self._module.get_function(step.kernel).kernel.ptr,
+                step.grid,
+                step.threads,
+                step.shared_bytes,
+            )
             for step in self.plan.steps
         )
         # Pinned host memory has one address for host and device.
@@ -94,9 +95,10 @@ class CupyLaunch:
             self._arguments.fill(d_in, d_indices, d_count, d_workspace)
             if self.plan.zeroed_words:
                 _runtime.memsetAsync(d_workspace, 0, 4 * self.plan.zeroed_words, stream)
-            for function, grid in self._steps:
+            for function, grid, threads, shared in self._steps:
                 _driver.launchKernel(
-                    function, grid, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, self._arguments.address, 0
+                    *(function, grid, 1, 1, threads, 1, 1, shared, stream),
+                    *(self._arguments.address, 0),
                 )
         except _CUDA_ERRORS as err:
             raise _cuda_error("the launch through CuPy", err) from err

@@ -13,13 +13,14 @@
 //   limits   WIDE=0: num_items + padding below 2^31; WIDE=1: below 2^62.
 //
 // Paths (the host picks one, launch.py)
-//   nonzero_small          one launch, no workspace: each block recounts the tiles before its own.
+//   nonzero_small          one launch, no workspace: each block recounts the spans before its own.
 //   nonzero_select_*       [K, rank] in one pass: tiles in the order of an atomic ticket, each tile
 //                          finds the rows before it by decoupled look-back (Merrill & Garland 2016).
 //                          Workspace, zeroed on the same stream before the launch:
 //                            u64 ticket | u64 status[num_tiles]
 //                          A block waits only for tiles whose tickets were drawn before its own, so
 //                          by blocks that already run: no assumption about which blocks are resident.
+//                          And it shows the count of every tile it drew before it waits for any.
 //                          Two launches in flight never share a workspace.
 //   nonzero_flag, _write   [rank, K], where every row needs K first: one pass over the input leaves
 //                          a bit an item, a second reads the bits and writes. No block waits.
@@ -32,8 +33,8 @@
 // vectors can be loaded; the item at v is item v - head of the tensor.
 //
 // Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
-// BLOCK_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_SEGMENTS, LARGE_TILE_SPANS (a warp's), and
-// LARGE_TILE_BLOCKS, FLAG_BLOCKS and WRITE_BLOCKS (a processor's).
+// BLOCK_THREADS, SMALL_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_BURST, MAX_SEGMENTS, and LARGE_TILE_BLOCKS,
+// FLAG_BLOCKS and WRITE_BLOCKS (a processor's).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -68,8 +69,8 @@ typedef u32 flat_t;
 #define ALL_LANES 0xffffffffu
 #define WARPS (BLOCK_THREADS / 32)
 #define FLAG_SPANS (WORD_BYTES < 4 ? 4 / WORD_BYTES : 1)  // loaded together by a warp
-#define GROUP_SPANS 4                                     // written together by a warp, if sparse
-#define DENSE(nonzeros, items) ((nonzeros) > (items) / 8)  // rows are written span by span
+#define ROUND_ROWS (WARPS * SPAN_ITEMS)                   // most rows a block stages at a time
+#define ROUND_SPANS 64                                    // most spans it takes at a time: 16-bit offsets
 #define LINE_INDICES (128 / INDEX_BYTES)                  // of one cache line
 
 struct Params {
@@ -83,8 +84,11 @@ struct Params {
     u64 mask;  // of one 32-bit word of 1-, 2- or 4-byte items, or of one 8-byte item
     u32 rank;
     u32 rank_last;
+    u32 streaming;  // indices leave L2 before anything else
     u32 num_tiles;
-    u32 spans;  // with a word of flags, a multiple of 32
+    u32 tile_spans;
+    u32 burst;  // tiles a block loads before it writes
+    u32 spans;  // with a word of flags, a multiple of ROUND_SPANS
     u32 num_segments;
     u32 segment_spans;
     u32 segment_multiplier, segment_shift;  // span / segment_spans
@@ -206,6 +210,11 @@ __device__ __forceinline__ u32 load_span(const word_t *span, u64 mask, u32 lane)
         word_t items[BATCH];
 #pragma unroll
         for (u32 i = 0; i < BATCH; i++) items[i] = load_item(span + 32 * (first + i) + lane);
+        // Asking for all of them first makes the batch wait as one, and zeros cost no votes.
+        word_t any = 0;
+#pragma unroll
+        for (u32 i = 0; i < BATCH; i++) any |= items[i];
+        if (!__any_sync(ALL_LANES, (any & (word_t)mask) != 0)) continue;
 #pragma unroll
         for (u32 i = 0; i < BATCH; i++) {
             const u32 vote = __ballot_sync(ALL_LANES, (items[i] & (word_t)mask) != 0);
@@ -291,23 +300,35 @@ __device__ __forceinline__ flat_t divide(flat_t x, flat_t multiplier, u32 shift)
 #endif
 }
 
-// What one lane writes. [K, rank]: a warp writes whole rows as one run of elements, and each lane
+// Indices are not read again here, so what is read again stays in L2 instead where not all has room.
+template <typename T>
+__device__ __forceinline__ void store_index(const Params &p, T *address, T value)
+{
+    if (p.streaming) __stcs(address, value);
+    else *address = value;
+}
+
+// Rows are written by a group of THREADS threads, a block or a warp, from a stage in shared memory that
+// holds the offsets of their items.
+
+// What one thread writes. [K, rank]: the group writes whole rows as one run of elements, and each thread
 // keeps to one column. The coordinate is flat / stride[column] mod extent[column], and the quotient
 // by the product of both is flat / stride[column - 1].
 struct Writer {
-    u32 row, rows_per_step;  // rank_last: first row (none: beyond any) and rows in a step of the warp
+    u32 row, rows_per_step;  // rank_last: first row (none: beyond any) and rows in a step of the group
     u32 skew_mask;           // rank_last: rows past the start of a cache line, where rows divide one
     flat_t inner, outer, extent;
     u32 inner_shift, outer_shift;
 };
 
-__device__ __forceinline__ Writer make_writer(const Params &p, u32 lane)
+template <u32 THREADS>
+__device__ __forceinline__ Writer make_writer(const Params &p, u32 thread)
 {
     Writer w;
-    w.rows_per_step = 32 / p.rank;
-    const u32 row = lane / p.rank, column = lane - row * p.rank;
+    w.rows_per_step = THREADS / p.rank;
+    const u32 row = thread / p.rank, column = thread - row * p.rank;
     const u32 before = column ? column - 1 : 0;
-    w.row = row < w.rows_per_step ? row : 2 * SPAN_ITEMS;
+    w.row = row < w.rows_per_step ? row : 2 * ROUND_ROWS;
     w.skew_mask = p.rank & (p.rank - 1) ? 0 : LINE_INDICES / p.rank - 1;
     w.inner = (flat_t)p.multiplier[column];
     w.inner_shift = p.shift[column];
@@ -317,80 +338,76 @@ __device__ __forceinline__ Writer make_writer(const Params &p, u32 lane)
     return w;
 }
 
-// Calls emit(r, stage[r]) for r in 0 .. total - 1. The warp's accesses start skew rows before a
-// multiple of 32, so that with a fitting skew every store but the outer two fills whole cache lines.
-template <typename Emit>
-__device__ __forceinline__ void for_rows(int total, int skew, const u16 *stage, int lane, Emit emit)
+// Calls emit(r, stage[r]) for r in 0 .. total - 1. The group's accesses start skew rows before a multiple
+// of its threads, so that with a fitting skew every store of a warp but the outer two fills whole lines.
+template <u32 THREADS, typename Emit>
+__device__ __forceinline__ void for_rows(int total, int skew, const u16 *stage, int thread, Emit emit)
 {
-    if (lane >= skew && lane - skew < total) emit(lane - skew, stage[lane - skew]);
-    int r = 32 - skew + lane;
-    for (; r - lane + 128 <= total; r += 128) {
+    constexpr int STEP = THREADS;
+    if (thread >= skew && thread - skew < total) emit(thread - skew, stage[thread - skew]);
+    int r = STEP - skew + thread;
+    for (; r - thread + 4 * STEP <= total; r += 4 * STEP) {
         u32 offset[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) offset[i] = stage[r + 32 * i];
+        for (int i = 0; i < 4; i++) offset[i] = stage[r + STEP * i];
 #pragma unroll
-        for (int i = 0; i < 4; i++) emit(r + 32 * i, offset[i]);
+        for (int i = 0; i < 4; i++) emit(r + STEP * i, offset[i]);
     }
-    if (r - lane >= total) return;
-    u32 offset[4];  // the last rows, all loads before the first use again
-#pragma unroll
-    for (int i = 0; i < 4; i++) offset[i] = r + 32 * i < total ? stage[r + 32 * i] : 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (r + 32 * i < total) emit(r + 32 * i, offset[i]);
+    for (; r < total; r += STEP) emit(r, stage[r]);
 }
 
 // One row of [rank, K] for staged items: the coordinate along one dimension. The first dimension
 // needs no remainder (OUTER), the last no quotient (INNER).
-template <bool INNER, bool OUTER>
+template <u32 THREADS, bool INNER, bool OUTER>
 __device__ __forceinline__ void write_dimension(const Params &p, u32 d, flat_t flat, flat_t row, u32 total,
-                                                flat_t num_rows, const u16 *stage, u32 lane)
+                                                flat_t num_rows, const u16 *stage, u32 thread)
 {
     const u64 start = (u64)d * num_rows + row;
     index_t *const out = p.d_indices + start;
     const flat_t inner = (flat_t)p.multiplier[d], outer = OUTER ? (flat_t)p.multiplier[d - 1] : 0;
     const u32 inner_shift = p.shift[d], outer_shift = OUTER ? p.shift[d - 1] : 0;
     const flat_t extent = (flat_t)p.extent[d];
-    for_rows(total, (u32)start & (LINE_INDICES - 1), stage, lane, [&](int r, u32 offset) {
+    for_rows<THREADS>(total, (u32)start & (LINE_INDICES - 1), stage, thread, [&](int r, u32 offset) {
         const flat_t item = flat + offset;
         flat_t coordinate = INNER ? divide(item, inner, inner_shift) : item;
         if (OUTER) coordinate -= divide(item, outer, outer_shift) * extent;
-        out[r] = (index_t)coordinate;
+        store_index(p, out + r, (index_t)coordinate);
     });
 }
 
 // Writes rows row .. row + total - 1 for the staged items, which are offsets from item flat.
+template <u32 THREADS>
 __device__ __forceinline__ void write_rows(const Params &p, const Writer &w, flat_t flat, flat_t row, u32 total,
-                                           flat_t num_rows, const u16 *stage, u32 lane)
+                                           flat_t num_rows, const u16 *stage, u32 thread)
 {
     if (!p.rank_last) {
-        write_dimension<true, false>(p, 0, flat, row, total, num_rows, stage, lane);
+        write_dimension<THREADS, true, false>(p, 0, flat, row, total, num_rows, stage, thread);
 #pragma unroll 1
         for (u32 d = 1; d < p.rank - 1; d++)
-            write_dimension<true, true>(p, d, flat, row, total, num_rows, stage, lane);
-        write_dimension<false, true>(p, p.rank - 1, flat, row, total, num_rows, stage, lane);
+            write_dimension<THREADS, true, true>(p, d, flat, row, total, num_rows, stage, thread);
+        write_dimension<THREADS, false, true>(p, p.rank - 1, flat, row, total, num_rows, stage, thread);
     } else if (p.rank == 2 && (u64)p.d_indices % sizeof(pair_t) == 0) {
         pair_t *const out = (pair_t *)p.d_indices + row;
         const flat_t outer = (flat_t)p.multiplier[0], extent = (flat_t)p.extent[1];
         const u32 shift = p.shift[0];
-        for_rows(total, (u32)row & w.skew_mask, stage, lane, [&](int r, u32 offset) {
+        for_rows<THREADS>(total, (u32)row & w.skew_mask, stage, thread, [&](int r, u32 offset) {
             const flat_t item = flat + offset;
             const flat_t quotient = divide(item, outer, shift);
             pair_t pair;
             pair.x = (index_t)quotient;
             pair.y = (index_t)(item - quotient * extent);
-            out[r] = pair;
+            store_index(p, out + r, pair);
         });
     } else {
         const int skew = (int)((u32)row & w.skew_mask);
-        index_t *out = p.d_indices + (u64)row * p.rank - skew * (int)p.rank + lane;
+        index_t *out = p.d_indices + (u64)row * p.rank - skew * (int)p.rank + thread;
         const u32 step = w.rows_per_step * p.rank;
 #pragma unroll 2
         for (int r = (int)w.row - skew; r < (int)total; r += w.rows_per_step, out += step) {
             if (r < 0) continue;
             const flat_t item = flat + stage[r];
-            *out = (index_t)(divide(item, w.inner, w.inner_shift) -
-                             divide(item, w.outer, w.outer_shift) * w.extent);
+            store_index(p, out, (index_t)(divide(item, w.inner, w.inner_shift) -
+                                       divide(item, w.outer, w.outer_shift) * w.extent));
         }
     }
 }
@@ -422,53 +439,71 @@ __device__ __forceinline__ u32 stage_pair(u32 slot, u32 first, u32 first_offset,
     return end;
 }
 
-// The same for a span without a zero, whose lanes would all meet in two banks.
-__device__ __forceinline__ void stage_all(u16 *stage, u32 lane)
+// Stages a warp's words of flags, WORDS for each lane in order, from stage on; the lane's first item has
+// that offset. Returns how many it staged.
+template <int WORDS>
+__device__ __forceinline__ u32 stage_words(const u32 (&flags)[WORDS], u16 *stage, u32 offset, u32 lane)
 {
+    u32 count = 0;
 #pragma unroll
-    for (u32 i = lane; i < SPAN_ITEMS / 2; i += 32) ((u32 *)stage)[i] = i * 0x20002 + 0x10000;
+    for (int i = 0; i < WORDS; i++) count += __popc(flags[i]);
+    const u32 inclusive = warp_inclusive_sum(count, lane);
+    const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
+    u32 slot = (u32)__cvta_generic_to_shared(stage + (inclusive - count));
+    if constexpr (WORDS == 1) {
+        if (total == SPAN_ITEMS) {  // all lanes would meet in two banks
+#pragma unroll
+            for (u32 i = lane; i < SPAN_ITEMS; i += 32) stage[i] = (u16)(offset + i - 32 * lane);
+        } else {
+            stage_pair(slot, flags[0] & 0xffff, offset, flags[0] & 0xffff0000u, offset);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 2)
+            slot = stage_pair(slot, flags[i], offset + 32 * i, flags[i + 1], offset + 32 * i + 32);
+    }
+    return total;
+}
+
+// A thread's words of flags.
+template <int WORDS>
+__device__ __forceinline__ void load_words(u32 (&flags)[WORDS], const u32 *words)
+{
+    if constexpr (WORDS % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4) {
+            const uint4 four = *(const uint4 *)(words + i);
+            flags[i] = four.x, flags[i + 1] = four.y, flags[i + 2] = four.z, flags[i + 3] = four.w;
+        }
+    } else if constexpr (WORDS == 2) {
+        const uint2 two = *(const uint2 *)words;
+        flags[0] = two.x, flags[1] = two.y;
+    } else {
+        flags[0] = *words;
+    }
+}
+
+template <int WORDS>
+__device__ __forceinline__ void stage_part(const u32 *bits, u16 *stage, u32 lane)
+{
+    u32 flags[WORDS];
+    load_words<WORDS>(flags, bits + threadIdx.x * WORDS);
+    stage_words<WORDS>(flags, stage, threadIdx.x * (32 * WORDS), lane);
+}
+
+// Stages a warp's part of a round of spans (8, 16, 32 or 64, with at most ROUND_ROWS non-zeros) whose
+// words are at bits.
+__device__ __forceinline__ void stage_round(u32 spans, const u32 *bits, u16 *stage, u32 lane)
+{
+    if (spans == WARPS) stage_part<1>(bits, stage, lane);
+    else if (spans == 2 * WARPS) stage_part<2>(bits, stage, lane);
+    else if (spans == 4 * WARPS) stage_part<4>(bits, stage, lane);
+    else stage_part<8>(bits, stage, lane);
 }
 
 __device__ __forceinline__ u32 limit_rows(u32 total, flat_t row, flat_t num_rows)
 {
     return row >= num_rows ? 0 : (u32)min((flat_t)total, num_rows - row);
-}
-
-// Writes the rows of one span: flags is the lane's word, flat the item of
-// the span's first position, row the output row of its first non-zero item, num_rows K (rank_last: K
-// or anything between K and max_rows).
-__device__ __forceinline__ void write_span(const Params &p, const Writer &w, u32 flags, flat_t flat, flat_t row,
-                                          flat_t num_rows, u16 *stage, u32 lane)
-{
-    const u32 count = __popc(flags);
-    const u32 inclusive = warp_inclusive_sum(count, lane);
-    const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
-    const u32 rows = limit_rows(total, row, num_rows);
-    if (rows == 0) return;
-    const u32 slot = (u32)__cvta_generic_to_shared(stage + (inclusive - count));
-    if (total == SPAN_ITEMS)
-        stage_all(stage, lane);
-    else
-        stage_pair(slot, flags & 0xffff, lane * 32, flags & 0xffff0000u, lane * 32);
-    __syncwarp();  // the stage is filled before other lanes read it
-    write_rows(p, w, flat, row, rows, num_rows, stage, lane);
-    __syncwarp();  // the stage is read before it is filled again
-}
-
-// The same for GROUP_SPANS spans with at most SPAN_ITEMS non-zero items: flags are four words in order.
-__device__ __forceinline__ void write_group(const Params &p, const Writer &w, uint4 flags, flat_t flat, flat_t row,
-                                            flat_t num_rows, u16 *stage, u32 lane)
-{
-    const u32 count = __popc(flags.x) + __popc(flags.y) + __popc(flags.z) + __popc(flags.w);
-    const u32 inclusive = warp_inclusive_sum(count, lane);
-    const u32 rows = limit_rows(__shfl_sync(ALL_LANES, inclusive, 31), row, num_rows);
-    if (rows == 0) return;
-    u32 slot = (u32)__cvta_generic_to_shared(stage + (inclusive - count));
-    slot = stage_pair(slot, flags.x, lane * 128, flags.y, lane * 128 + 32);
-    stage_pair(slot, flags.z, lane * 128 + 64, flags.w, lane * 128 + 96);
-    __syncwarp();  // the stage is filled before other lanes read it
-    write_rows(p, w, flat, row, rows, num_rows, stage, lane);
-    __syncwarp();  // the stage is read before it is filled again
 }
 
 __device__ __forceinline__ flat_t count_rows(const Params &p, u64 nonzeros)
@@ -482,46 +517,40 @@ __device__ __forceinline__ void write_count(const Params &p, u64 nonzeros)
     if (p.d_required && nonzeros > p.max_rows) *(volatile u64 *)p.d_required = nonzeros;
 }
 
-// ---- few items: every block counts what comes before its tile ------------------------------------
+// ---- few items: every block counts what comes before its span ------------------------------------
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 1)
 nonzero_small(const __grid_constant__ Params p)
 {
-    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
-    __shared__ u32 warp_before[WARPS], warp_total[WARPS], warp_count[WARPS];
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    __shared__ u32 span_count[32], word[32], word_row[32];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, span = blockIdx.x;
     const Input in = open_input(p);
-    const Writer w = make_writer(p, lane);
-
-    u32 mine = 0, before = 0, total = 0;
-    // Without a row length to know, the tiles after this one do not matter.
-    const u32 tiles = p.rank_last ? blockIdx.x + 1 : p.num_tiles;
-    for (u32 tile = 0; tile < tiles; tile++) {
-        u32 flags[1];
-        load_spans<1, 128>(flags, in, (flat_t)(tile * WARPS + warp) * SPAN_ITEMS, p.mask, lane);
-        if (tile < blockIdx.x) before += __popc(flags[0]);
-        if (tile == blockIdx.x) mine = flags[0];
-        total += __popc(flags[0]);
+    u32 flags[1] = {0};
+    // Without a row length to know, the spans after this one do not matter.
+    if (!p.rank_last || warp <= span) load_spans<1, 128>(flags, in, warp * SPAN_ITEMS, p.mask, lane);
+    const u32 count = __popc(flags[0]);
+    const u32 inclusive = warp_inclusive_sum(count, lane);
+    if (lane == 31) span_count[warp] = inclusive;
+    if (warp == span) {
+        word[lane] = flags[0];
+        word_row[lane] = inclusive - count;
     }
-    before = warp_sum(before);
-    total = warp_sum(total);
-    const u32 count = warp_sum((u32)__popc(mine));
-    if (lane == 0) {
-        warp_before[warp] = before;
-        warp_total[warp] = total;
-        warp_count[warp] = count;
+    __syncthreads();  // every span's count and this span's flags are in shared memory
+    const u32 nonzeros = warp_sum(span_count[lane]);
+    if (span == p.num_tiles - 1 && threadIdx.x == 0) write_count(p, nonzeros);
+    const u32 row = warp_sum(lane < span ? span_count[lane] : 0u) + word_row[warp] +
+                    __popc(word[warp] & ((1u << lane) - 1));
+    const flat_t num_rows = count_rows(p, nonzeros);
+    if (!(word[warp] >> lane & 1) || row >= num_rows) return;
+    const flat_t item = span * SPAN_ITEMS + threadIdx.x - in.begin;
+    index_t *out = p.d_indices + (p.rank_last ? row * p.rank : row);
+    const flat_t stride = p.rank_last ? 1 : num_rows;
+    flat_t outer = 0;
+    for (u32 d = 0; d < p.rank; d++, out += stride) {
+        const flat_t inner = divide(item, (flat_t)p.multiplier[d], p.shift[d]);
+        *out = (index_t)(inner - outer * (flat_t)p.extent[d]);
+        outer = inner;
     }
-    __syncthreads();  // every warp's sums are in shared memory
-
-    flat_t row = 0, nonzeros = 0;
-    for (u32 i = 0; i < WARPS; i++) {
-        row += warp_before[i];
-        nonzeros += warp_total[i];
-        if (i < warp) row += warp_count[i];
-    }
-    if (blockIdx.x == p.num_tiles - 1 && threadIdx.x == 0) write_count(p, nonzeros);
-    const flat_t v = (flat_t)(blockIdx.x * WARPS + warp) * SPAN_ITEMS;
-    write_span(p, w, mine, v - in.begin, row, count_rows(p, nonzeros), stage[warp], lane);
 }
 
 // ---- [K, rank] in one pass: decoupled look-back --------------------------------------------------
@@ -529,6 +558,7 @@ nonzero_small(const __grid_constant__ Params p)
 // A tile's status: nothing yet, the tile's own count, or the count up to its end.
 #define STATUS_PARTIAL (1ull << 62)
 #define STATUS_INCLUSIVE (2ull << 62)
+#define STATUS_STOP (3ull << 62)
 #define STATUS_VALUE (STATUS_PARTIAL - 1)
 
 // Flag and value share one 64-bit word and guard no other memory: relaxed accesses are enough.
@@ -544,145 +574,217 @@ __device__ __forceinline__ void store_status(u64 *status, u64 v)
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(status), "l"(v) : "memory");
 }
 
-// The non-zeros before tile (> 0), by one whole warp: lane l looks at the l-th tile back.
-__device__ __forceinline__ u64 look_back(const u64 *status, u32 tile, u32 lane)
+// How many items before tile are set, by one whole warp: lane l looks at the l-th tile back. Stops
+// at a tile that knows the count up to its end, or at tile since: then known is false and the result is
+// what lies between the end of since and tile.
+__device__ __forceinline__ u64 look_back(const u64 *status, u32 tile, long long since, u32 lane, bool &known)
 {
+    constexpr int AHEAD = 4;  // loads under way at a time
     u64 before = 0;
-    for (long long at = (long long)tile - 1 - lane;; at -= 32) {
-        u64 seen;
-        u32 inclusive, needed;
-        do {
-            seen = at >= 0 ? load_status(status + at) : STATUS_INCLUSIVE;
-            inclusive = __ballot_sync(ALL_LANES, seen >= STATUS_INCLUSIVE);
-            // Tiles beyond the nearest inclusive one do not matter.
-            needed = inclusive ? (inclusive & -inclusive) - 1 : ALL_LANES;
-        } while (__ballot_sync(ALL_LANES, seen == 0) & needed);
-        const bool counts = (needed >> lane) & 1;
-        before += warp_sum(counts ? (u32)seen : 0u);  // partial: at most a tile
-        if (inclusive)
-            return before + (__shfl_sync(ALL_LANES, seen, __ffs(inclusive) - 1) & STATUS_VALUE);
+    for (long long at = (long long)tile - 1 - lane;;) {
+        u64 ahead[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) ahead[i] = at - 32 * i > since ? load_status(status + at - 32 * i) : STATUS_STOP;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++, at -= 32) {
+            u64 seen = ahead[i];
+            u32 last, needed;
+            for (;;) {
+                last = __ballot_sync(ALL_LANES, seen >= STATUS_INCLUSIVE);
+                // Tiles beyond the nearest last one do not matter.
+                needed = last ? (last & -last) - 1 : ALL_LANES;
+                if (!(__ballot_sync(ALL_LANES, seen == 0) & needed)) break;
+                __nanosleep(100);  // leaves the memory to those who are waited for
+                seen = at > since ? load_status(status + at) : STATUS_STOP;
+            }
+            const bool counts = (needed >> lane) & 1;
+            before += warp_sum(counts ? (u32)seen : 0u);  // partial: at most a tile
+            if (last) {
+                const u64 end = __shfl_sync(ALL_LANES, seen, __ffs(last) - 1);
+                known = end < STATUS_STOP;
+                return before + (end & STATUS_VALUE);
+            }
+        }
     }
 }
 
-// Draws the block's tile.
-__device__ __forceinline__ u32 draw_tile(const Params &p)
+__device__ __forceinline__ u64 *tile_status(const Params &p)
 {
-    __shared__ u32 ticket;
-    if (threadIdx.x == 0) ticket = (u32)atomicAdd((u64 *)p.d_workspace, 1ull);
-    __syncthreads();  // the ticket is drawn
-    return ticket;
+    return (u64 *)p.d_workspace + 1;
 }
 
-// The rows before a tile of tile_count non-zeros, by one whole warp.
-__device__ __forceinline__ u64 place_tile(const Params &p, u32 tile, u32 tile_count, u32 lane)
+// Shows the others a tile's own count, as soon as it is known. By one thread.
+__device__ __forceinline__ void publish_tile(const Params &p, u32 tile, u32 tile_count)
 {
-    u64 *const status = (u64 *)p.d_workspace + 1;
-    u64 before = 0;
-    if (tile > 0) {
-        if (lane == 0) store_status(status + tile, STATUS_PARTIAL | tile_count);
-        before = look_back(status, tile, lane);
-    }
-    if (lane == 0) {
-        store_status(status + tile, STATUS_INCLUSIVE | (before + tile_count));
-        if (tile == p.num_tiles - 1) write_count(p, before + tile_count);
-    }
-    return before;
+    store_status(tile_status(p) + tile, STATUS_PARTIAL | tile_count);
+}
+
+// Shows the others the count up to the end of a tile. By one thread.
+__device__ __forceinline__ void publish_end(const Params &p, u32 tile, u64 nonzeros)
+{
+    store_status(tile_status(p) + tile, STATUS_INCLUSIVE | nonzeros);
+    if (tile == p.num_tiles - 1) write_count(p, nonzeros);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 nonzero_select_small(const __grid_constant__ Params p)
 {
-    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
-    __shared__ u32 warp_count[WARPS];
-    __shared__ flat_t warp_row[WARPS];
+    __shared__ __align__(16) u16 stage[ROUND_ROWS];
+    __shared__ u32 warp_count[WARPS], ticket;
+    __shared__ flat_t tile_row;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const u32 tile = draw_tile(p);
+    if (threadIdx.x == 0) ticket = (u32)atomicAdd((u64 *)p.d_workspace, 1ull);
+    __syncthreads();  // the ticket is drawn
+    const u32 tile = ticket;
     const Input in = open_input(p);
-    const flat_t v = ((flat_t)tile * WARPS + warp) * SPAN_ITEMS;
+    const flat_t v = (flat_t)tile * (WARPS * SPAN_ITEMS);
     u32 flags[1];
-    load_spans<1>(flags, in, v, p.mask, lane);
+    load_spans<1>(flags, in, v + warp * SPAN_ITEMS, p.mask, lane);
     const u32 count = warp_sum((u32)__popc(flags[0]));
     if (lane == 0) warp_count[warp] = count;
     __syncthreads();  // every warp's count is in shared memory
+    const u32 counts = lane < WARPS ? warp_count[lane] : 0;
+    const u32 total = warp_sum(counts);
+    if (threadIdx.x == 0) publish_tile(p, tile, total);
+    stage_words<1>(flags, stage + warp_sum(lane < warp ? counts : 0u), threadIdx.x * 32, lane);
     if (warp == 0) {
-        const u32 own = lane < WARPS ? warp_count[lane] : 0;
-        const u32 inclusive = warp_inclusive_sum(own, lane);
-        const flat_t before = (flat_t)place_tile(p, tile, __shfl_sync(ALL_LANES, inclusive, 31), lane);
-        if (lane < WARPS) warp_row[lane] = before + inclusive - own;
+        bool known;
+        const u64 before = look_back(tile_status(p), tile, -1, lane, known);
+        if (lane == 0) {
+            publish_end(p, tile, before + total);
+            tile_row = (flat_t)before;
+        }
     }
-    __syncthreads();  // the first row of every warp is in shared memory
-    const Writer w = make_writer(p, lane);
-    write_span(p, w, flags[0], v - in.begin, warp_row[warp], p.max_rows, stage[warp], lane);
+    __syncthreads();  // the tile's first row is known and its items are staged
+    const u32 rows = limit_rows(total, tile_row, p.max_rows);
+    const Writer w = make_writer<BLOCK_THREADS>(p, threadIdx.x);
+    write_rows<BLOCK_THREADS>(p, w, v - in.begin, tile_row, rows, p.max_rows, stage, threadIdx.x);
 }
 
-// The warps load one step of spans after the other, then take turns in writing them, so that the block
-// writes one run of rows from its start to its end: DRAM pages like that.
+struct Tile {
+    u32 number, count;
+    flat_t row;      // of the first non-zero
+    bool row_known;  // or row counts from the end of the tile before
+};
+
+// A block loads a burst of tiles, then writes their rows: DRAM likes to read for a while and to write
+// for a while. The tiles of a burst are apart, so that blocks which write at one time write close together.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, LARGE_TILE_BLOCKS)
 nonzero_select_large(const __grid_constant__ Params p)
 {
-    constexpr u32 TILE_SPANS = LARGE_TILE_SPANS * WARPS, GROUPS = TILE_SPANS / GROUP_SPANS;
-    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
-    __shared__ __align__(16) u32 bits[TILE_SPANS * 32];
-    __shared__ __align__(16) u32 span_row[TILE_SPANS];  // non-zeros of a span, then those before it
-    __shared__ flat_t tile_row;
-    __shared__ u32 tile_count;
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const u32 tile = draw_tile(p);
+    extern __shared__ __align__(16) u32 words[];  // of each tile: its flags, and every span's first row in it
+    __shared__ __align__(16) u16 stage[ROUND_ROWS];
+    __shared__ Tile tiles[MAX_BURST];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, spans = p.tile_spans;
     const Input in = open_input(p);
-    const flat_t v = (flat_t)tile * (TILE_SPANS * SPAN_ITEMS);
+    const auto bits_of = [&](u32 i) { return words + i * (spans * 33); };
+    const auto span_rows_of = [&](u32 i) { return words + i * (spans * 33) + spans * 32; };
+    for (;;) {
+        u32 loaded = 0, ticket = 0;
+        // The next ticket is drawn while a tile is loaded, but never kept while others are written.
+        if (threadIdx.x == 0) ticket = (u32)atomicAdd((u64 *)p.d_workspace, 1ull);
+        for (; loaded < p.burst; loaded++) {
+            Tile &tile = tiles[loaded];
+            if (threadIdx.x == 0) {
+                tile.number = ticket;
+                tile.count = 0;
+            }
+            __syncthreads();  // the ticket is drawn; the tile before is loaded
+            if (threadIdx.x == 0 && loaded) publish_tile(p, tiles[loaded - 1].number, tiles[loaded - 1].count);
+            if (tile.number >= p.num_tiles) break;
+            if (threadIdx.x == 0 && loaded + 1 < p.burst) ticket = (u32)atomicAdd((u64 *)p.d_workspace, 1ull);
+            const flat_t v = (flat_t)tile.number * (spans * SPAN_ITEMS);
+            u32 total = 0;
 #pragma unroll 1
-    for (u32 first = warp * FLAG_SPANS; first < TILE_SPANS; first += WARPS * FLAG_SPANS) {
-        u32 flags[FLAG_SPANS];
-        load_spans<FLAG_SPANS>(flags, in, v + first * SPAN_ITEMS, p.mask, lane);
+            for (u32 first = warp * FLAG_SPANS; first < spans; first += WARPS * FLAG_SPANS) {
+                u32 flags[FLAG_SPANS];
+                load_spans<FLAG_SPANS, 128>(flags, in, v + first * SPAN_ITEMS, p.mask, lane);
 #pragma unroll
-        for (int s = 0; s < FLAG_SPANS; s++) {
-            bits[(first + s) * 32 + lane] = flags[s];
-            const u32 count = warp_sum((u32)__popc(flags[s]));
-            if (lane == s) span_row[first + s] = count;
+                for (int s = 0; s < FLAG_SPANS; s++) {
+                    bits_of(loaded)[(first + s) * 32 + lane] = flags[s];
+                    const u32 count = warp_sum((u32)__popc(flags[s]));
+                    if (lane == s) span_rows_of(loaded)[first + s] = count;
+                    total += count;
+                }
+            }
+            if (lane == 0) atomicAdd(&tile.count, total);
         }
-    }
-    __syncthreads();  // every span's flags and count are in shared memory
+        if (loaded == 0) return;
+        __syncthreads();  // every tile's flags and counts are in shared memory
+        if (threadIdx.x == 0) publish_tile(p, tiles[loaded - 1].number, tiles[loaded - 1].count);
 
-    if (warp == 0) {
-        uint4 own = {0, 0, 0, 0};
-        if (lane < GROUPS) own = ((const uint4 *)span_row)[lane];
-        const u32 group = own.x + own.y + own.z + own.w;
-        const u32 inclusive = warp_inclusive_sum(group, lane);
-        const u32 total = __shfl_sync(ALL_LANES, inclusive, 31);
-        own.w = inclusive - own.w;
-        own.z = own.w - own.z;
-        own.y = own.z - own.y;
-        own.x = own.y - own.x;
-        if (lane < GROUPS) ((uint4 *)span_row)[lane] = own;
-        const flat_t before = (flat_t)place_tile(p, tile, total, lane);
-        if (lane == 0) {
-            tile_row = before;
-            tile_count = total;
+        for (u32 i = warp; i < loaded; i += WARPS) {
+            u32 *const span_row = span_rows_of(i);
+            u32 before = 0;
+            for (u32 s = lane; s - lane < spans; s += 32) {
+                const u32 own = s < spans ? span_row[s] : 0;
+                const u32 inclusive = warp_inclusive_sum(own, lane);
+                if (s < spans) span_row[s] = before + inclusive - own;
+                before += __shfl_sync(ALL_LANES, inclusive, 31);
+            }
+            const long long since = i ? (long long)tiles[i - 1].number : -1;
+            bool known;
+            const u64 row = look_back(tile_status(p), tiles[i].number, since, lane, known);
+            if (lane == 0) {
+                tiles[i].row = (flat_t)row;
+                tiles[i].row_known = known;
+            }
         }
-    }
-    __syncthreads();  // the first rows of the tile and of its spans are in shared memory
+        __syncthreads();  // what lies before every tile and span is in shared memory
+        if (threadIdx.x == 0) {
+            flat_t end = 0;
+            for (u32 i = 0; i < loaded; i++) {
+                if (!tiles[i].row_known) tiles[i].row += end;
+                end = tiles[i].row + tiles[i].count;
+                publish_end(p, tiles[i].number, end);
+            }
+        }
+        __syncthreads();  // the tiles' first rows are in shared memory
 
-    if (tile_count == 0) return;
-    const Writer w = make_writer(p, lane);
-    const flat_t row = tile_row, flat = v - in.begin;
-    if (DENSE(tile_count, TILE_SPANS * SPAN_ITEMS)) {
-        for (u32 s = warp; s < TILE_SPANS; s += WARPS)
-            write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, row + span_row[s], p.max_rows, stage[warp],
-                       lane);
-        return;
-    }
-    for (u32 g = warp; g < GROUPS; g += WARPS) {
-        const u32 s = g * GROUP_SPANS;
-        const u32 count = (g + 1 < GROUPS ? span_row[s + GROUP_SPANS] : tile_count) - span_row[s];
-        if (count == 0) continue;
-        if (count <= SPAN_ITEMS) {
-            write_group(p, w, ((const uint4 *)(bits + s * 32))[lane], flat + s * SPAN_ITEMS, row + span_row[s],
-                        p.max_rows, stage[warp], lane);
-        } else {
-            for (u32 i = s; i < s + GROUP_SPANS; i++)
-                write_span(p, w, bits[i * 32 + lane], flat + i * SPAN_ITEMS, row + span_row[i], p.max_rows,
-                           stage[warp], lane);
+        // A warp writes a tile where few items are set, the block together the others.
+        const Writer warp_writer = make_writer<32>(p, lane);
+        u16 *const warp_stage = stage + warp * SPAN_ITEMS;
+        for (u32 i = warp; i < loaded; i += WARPS) {
+            const Tile &tile = tiles[i];
+            if (tile.count == 0 || tile.count > SPAN_ITEMS) continue;
+            u32 staged = 0;
+            for (u32 s = 0; s < spans; s += 8) {
+                u32 flags[8];
+                load_words<8>(flags, bits_of(i) + s * 32 + lane * 8);
+                staged += stage_words<8>(flags, warp_stage + staged, s * SPAN_ITEMS + lane * 256, lane);
+            }
+            __syncwarp();  // the stage is filled before others read it
+            const flat_t flat = (flat_t)tile.number * (spans * SPAN_ITEMS) - in.begin;
+            const u32 rows = limit_rows(staged, tile.row, p.max_rows);
+            write_rows<32>(p, warp_writer, flat, tile.row, rows, p.max_rows, warp_stage, lane);
+            __syncwarp();  // the stage is read before it is filled again
         }
+        const Writer writer = make_writer<BLOCK_THREADS>(p, threadIdx.x);
+        for (u32 i = 0; i < loaded; i++) {
+            const Tile &tile = tiles[i];
+            if (tile.count <= SPAN_ITEMS) continue;
+            const flat_t flat = (flat_t)tile.number * (spans * SPAN_ITEMS) - in.begin;
+            const u32 *const span_row = span_rows_of(i);
+            for (u32 s = 0, n; s < spans; s += n) {
+                // As many spans as fit the stage.
+                n = ROUND_SPANS;
+                const u32 first = span_row[s];
+                u32 end;
+                for (;; n /= 2) {
+                    if (s + n > spans) continue;
+                    end = s + n == spans ? tile.count : span_row[s + n];
+                    if (end - first <= ROUND_ROWS) break;
+                }
+                if (end == first) continue;
+                __syncthreads();  // the stage is read before it is filled again
+                stage_round(n, bits_of(i) + s * 32, stage + (span_row[s + n / WARPS * warp] - first), lane);
+                __syncthreads();  // the stage is filled before others read it
+                const flat_t row = tile.row + first;
+                const u32 rows = limit_rows(end - first, row, p.max_rows);
+                write_rows<BLOCK_THREADS>(p, writer, flat + s * SPAN_ITEMS, row, rows, p.max_rows, stage, threadIdx.x);
+            }
+        }
+        __syncthreads();  // tiles and stage are read before they are filled again
     }
 }
 
@@ -738,32 +840,110 @@ nonzero_flag(const __grid_constant__ Params p)
     }
 }
 
-// Sum of the first count (a warp's) of the span counts at counts, which are 16-byte aligned.
-__device__ __forceinline__ u32 sum_span_counts(const u16 *counts, u32 count, u32 lane)
+// What the writing loop knows.
+struct Turns {
+    Flags f;
+    const flat_t *segment_row;
+    flat_t num_rows, head;
+    u32 blocks;  // that take turns
+};
+
+__device__ __forceinline__ u32 sum_halves(u32 pair)
 {
-    u32 sum = 0;
-    for (u32 i = lane * 8; i < count; i += 32 * 8) {
-        const uint4 eight = *(const uint4 *)(counts + i);
-        const u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-        for (u32 k = 0; k < 4; k++) {
-            if (i + 2 * k < count) sum += pairs[k] & 0xffff;
-            if (i + 2 * k + 1 < count) sum += pairs[k] >> 16;
-        }
-    }
-    return warp_sum(sum);
+    return (pair & 0xffff) + (pair >> 16);
 }
 
-// Every warp takes a span (or a group of them, where few items are set) at a time. The first row of a
-// span is the sum of the segments before its own and of the spans before it in its segment.
+// What a thread loads for a turn of WARPS * WORDS spans. Span counts stay as they lie in memory until
+// they are needed, so that nothing waits for them before.
+template <int WORDS>
+struct Turn {
+    u32 span, segment;
+    u32 flags[WORDS];
+    u32 counts;   // of spans 2 * lane and 2 * lane + 1 of the turn
+    uint4 before;  // of eight spans of its segment before it, the first 256 by one warp
+};
+
+template <int WORDS>
+__device__ __forceinline__ Turn<WORDS> load_turn(const Params &p, const Turns &t, u32 ticket, u32 lane)
+{
+    Turn<WORDS> turn;
+    turn.span = ticket * (WARPS * WORDS);
+    turn.segment = __umulhi(turn.span << 1, p.segment_multiplier) >> p.segment_shift;
+    turn.counts = 0;
+    turn.before = {0, 0, 0, 0};
+    if (turn.span >= p.spans) return turn;
+    const u32 first = turn.segment * p.segment_spans;
+    load_words<WORDS>(turn.flags, t.f.bits + (u64)turn.span * 32 + threadIdx.x * WORDS);
+    if (2 * lane < WARPS * WORDS) turn.counts = ((const u32 *)(t.f.span_count + turn.span))[lane];
+    if (first + 8 * lane < turn.span) turn.before = ((const uint4 *)(t.f.span_count + first))[lane];
+    return turn;
+}
+
+// The row of a turn's first non-zero, by a warp.
+template <int WORDS>
+__device__ __forceinline__ flat_t first_row(const Params &p, const Turns &t, const Turn<WORDS> &turn, u32 lane)
+{
+    uint4 eight = turn.before;
+    u32 sum = 0;
+    for (u32 i = turn.segment * p.segment_spans + 8 * lane; i < turn.span;) {
+        sum += sum_halves(eight.x) + sum_halves(eight.y) + sum_halves(eight.z) + sum_halves(eight.w);
+        i += 8 * 32;
+        if (i < turn.span) eight = *(const uint4 *)(t.f.span_count + i);
+    }
+    return t.segment_row[turn.segment] + warp_sum(sum);
+}
+
+// A block takes turns of WARPS * WORDS spans. Tickets keep the blocks that write at one time close
+// together in the output: DRAM pages like that. A turn is loaded while the one before is written.
+template <int WORDS>
+__device__ __forceinline__ void take_turns(const Params &p, const Turns &t, u16 *stage, u32 lane, u32 warp)
+{
+    constexpr u32 SPANS = WARPS * WORDS;
+    __shared__ u32 drawn[2];
+    const Writer w = make_writer<BLOCK_THREADS>(p, threadIdx.x);
+    u32 ticket = 0;
+    if (threadIdx.x == 0) ticket = t.blocks + atomicAdd(t.f.ticket, 1);
+    Turn<WORDS> turn = load_turn<WORDS>(p, t, blockIdx.x, lane);
+    for (u32 parity = 0; turn.span < p.spans; parity ^= 1) {
+        if (threadIdx.x == 0) drawn[parity] = ticket;
+        __syncthreads();  // the next ticket is drawn; the stage is read before it is filled again
+        if (threadIdx.x == 0) ticket = t.blocks + atomicAdd(t.f.ticket, 1);
+        const Turn<WORDS> next = load_turn<WORDS>(p, t, drawn[parity], lane);
+        const u32 even = turn.counts & 0xffff, odd = turn.counts >> 16;
+        const u32 total = warp_sum(even + odd);
+        const u32 n = total <= ROUND_ROWS ? SPANS : WARPS;
+        flat_t row = total ? first_row(p, t, turn, lane) : 0;
+        for (u32 s = 0; s < SPANS && total; s += n) {
+            const u32 from = 2 * lane - s;  // wraps for what comes before the round
+            const u32 own = n / WARPS * warp;
+            const u32 round = warp_sum((from < n ? even : 0) + (from + 1 < n ? odd : 0));
+            const u32 before = warp_sum((from < own ? even : 0) + (from + 1 < own ? odd : 0));
+            const u32 rows = limit_rows(round, row, t.num_rows);
+            if (rows) {
+                if (s) __syncthreads();  // the stage is read before it is filled again
+                if (n == SPANS) stage_words<WORDS>(turn.flags, stage + before, threadIdx.x * (32 * WORDS), lane);
+                else stage_part<1>(t.f.bits + (u64)(turn.span + s) * 32, stage + before, lane);
+                __syncthreads();  // the stage is filled before others read it
+                const flat_t flat = (flat_t)(turn.span + s) * SPAN_ITEMS - t.head;
+                write_rows<BLOCK_THREADS>(p, w, flat, row, rows, t.num_rows, stage, threadIdx.x);
+            }
+            row += round;
+        }
+        turn = next;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, WRITE_BLOCKS)
 nonzero_write(const __grid_constant__ Params p)
 {
-    __shared__ __align__(16) u16 stage[WARPS][SPAN_ITEMS];
+    __shared__ __align__(16) u16 stage[ROUND_ROWS];
     __shared__ flat_t segment_row[MAX_SEGMENTS];
     __shared__ flat_t warp_total[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const Flags f = open_flags(p);
+    Turns t;
+    t.f = open_flags(p);
+    t.head = open_input(p).begin;
+    t.segment_row = segment_row;
 
     constexpr u32 EACH = MAX_SEGMENTS / BLOCK_THREADS;
     u32 count[EACH];
@@ -771,7 +951,7 @@ nonzero_write(const __grid_constant__ Params p)
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
         const u32 segment = threadIdx.x * EACH + i;
-        count[i] = segment < p.num_segments ? f.segment_count[segment] : 0;
+        count[i] = segment < p.num_segments ? t.f.segment_count[segment] : 0;
         own += count[i];
     }
     flat_t inclusive = warp_inclusive_sum(own, lane);
@@ -791,50 +971,18 @@ nonzero_write(const __grid_constant__ Params p)
     __syncthreads();  // the first row of every segment is in shared memory
     if (blockIdx.x == 0 && threadIdx.x == 0) write_count(p, nonzeros);
     if (nonzeros == 0) return;
+    t.num_rows = count_rows(p, nonzeros);
 
-    const Writer w = make_writer(p, lane);
-    const flat_t rows = count_rows(p, nonzeros), head = open_input(p).begin;
-    const bool single = DENSE(nonzeros, p.num_items) || p.spans < GROUP_SPANS * WARPS * gridDim.x;
-    const u32 step = single ? 1 : GROUP_SPANS;
+    const u32 average = (u32)(nonzeros / p.spans);  // of a span
+    const bool sparse = average < ROUND_ROWS / ROUND_SPANS / 8 * 7;
     // The denser the output, the fewer writers keep DRAM busy, and the better its pages are used.
-    if (p.spans >= 16 * WARPS * gridDim.x) {
-        const u64 share = nonzeros == p.num_items ? 1 : nonzeros > p.num_items / 4 * 3 ? 2 : single ? 3 : WRITE_BLOCKS;
-        if (blockIdx.x >= gridDim.x * share / WRITE_BLOCKS) return;
+    t.blocks = gridDim.x;
+    if (p.spans >= 16 * WARPS * gridDim.x && !sparse) {
+        const u32 share = average > SPAN_ITEMS / 4 * 3 ? 1 : 2;
+        t.blocks = max(1u, (u32)((u64)gridDim.x * share / WRITE_BLOCKS));
+        if (blockIdx.x >= t.blocks) return;
     }
-    // Tickets keep the blocks that write at one time close together in the output: DRAM pages like that.
-    __shared__ u32 drawn[2];
-    u32 ticket = 0;
-    if (threadIdx.x == 0) ticket = atomicAdd(f.ticket, 1);
-    for (u32 turn = 0;; turn ^= 1) {
-        if (threadIdx.x == 0) drawn[turn] = ticket;
-        __syncthreads();  // the ticket is drawn; the one before it has been read
-        const u32 span = (drawn[turn] * WARPS + warp) * step;
-        if (span >= p.spans) return;
-        if (threadIdx.x == 0) ticket = atomicAdd(f.ticket, 1);
-
-        const u32 segment = __umulhi(span << 1, p.segment_multiplier) >> p.segment_shift;
-        const u32 first = segment * p.segment_spans;
-        const flat_t flat = (flat_t)span * SPAN_ITEMS - head;
-        const u32 *bits = f.bits + (u64)span * 32;
-        if (single) {
-            const u32 flags = bits[lane];
-            const u32 before = sum_span_counts(f.span_count + first, span - first, lane);
-            write_span(p, w, flags, flat, segment_row[segment] + before, rows, stage[warp], lane);
-            continue;
-        }
-        const uint2 four = *(const uint2 *)(f.span_count + span);
-        const uint4 flags = ((const uint4 *)bits)[lane];
-        const u32 before = sum_span_counts(f.span_count + first, span - first, lane);
-        const u32 total = (four.x & 0xffff) + (four.x >> 16) + (four.y & 0xffff) + (four.y >> 16);
-        flat_t at = segment_row[segment] + before;
-        if (total == 0) continue;
-        if (total <= SPAN_ITEMS) {
-            write_group(p, w, flags, flat, at, rows, stage[warp], lane);
-            continue;
-        }
-        for (u32 s = 0; s < GROUP_SPANS; s++) {
-            write_span(p, w, bits[s * 32 + lane], flat + s * SPAN_ITEMS, at, rows, stage[warp], lane);
-            at += f.span_count[span + s];
-        }
-    }
+    if (sparse && p.spans >= 2 * ROUND_SPANS * t.blocks) take_turns<8>(p, t, stage, lane, warp);
+    else if (sparse && p.spans >= 4 * WARPS * t.blocks) take_turns<4>(p, t, stage, lane, warp);
+    else take_turns<1>(p, t, stage, lane, warp);
 }
