@@ -21,11 +21,8 @@ from nonzero_rewrite.tensor_type import MAX_FOLDED_ITEMS, array_of
 
 _MAX_DEPTH = 24
 
-_FLOATS: dict[int, int] = {
-    TensorProto.FLOAT16: 16,
-    TensorProto.FLOAT: 32,
-    TensorProto.DOUBLE: 64,
-}
+_FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
+"""The narrow ones first."""
 _INTS: dict[int, int] = {
     TensorProto.INT8: 8,
     TensorProto.UINT8: 8,
@@ -79,9 +76,7 @@ def keeps_nonzero(source: int, target: int) -> bool:
             return _INTS[target] >= _INTS[source]
         return target in _FLOATS or target in (TensorProto.BOOL, TensorProto.BFLOAT16)
     if source in _FLOATS:
-        if target == TensorProto.BOOL:
-            return True
-        return target in _FLOATS and _FLOATS[target] >= _FLOATS[source]
+        return target in (TensorProto.BOOL, *_FLOATS[_FLOATS.index(source) :])
     if source == TensorProto.BFLOAT16:
         return target in (TensorProto.BOOL, TensorProto.FLOAT, TensorProto.DOUBLE)
     return False
@@ -121,7 +116,6 @@ class Facts:
         if key in self._folded:
             return self._folded[key]
         if key not in known:
-            known[key] = None  # a value that follows from itself
             known[key] = value = self._computed(owner, name, depth, known)
             if value is not None:  # edits keep what a name means; a type may still become known
                 self._folded[key] = value
@@ -258,11 +252,10 @@ class Facts:
         if name == model:
             return True
         if name not in known:
-            known[name] = False  # a value that follows from itself
             node = scope.made_by(name)
-            if node is None or depth > _MAX_DEPTH or not is_onnx(node, *ELEMENTWISE):
-                return False
-            varying = [e for e in node.input if e and self.scalar(scope, e) is None]
+            varying: list[str] = []
+            if node is not None and depth <= _MAX_DEPTH and is_onnx(node, *ELEMENTWISE):
+                varying = [e for e in node.input if e and self.scalar(scope, e) is None]
             known[name] = bool(varying) and all(
                 self._shaped_like(scope, each, model, depth + 1, known) for each in varying
             )

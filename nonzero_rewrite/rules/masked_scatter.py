@@ -112,7 +112,6 @@ def _rows(
     dims = facts.types.of(scope, data).dims
     if node is None or not is_onnx(node, "Expand") or not dims or not source:
         return None
-    facts.types.need([(scope, node.input[0])])
     flags = facts.types.of(scope, node.input[0]).dims
     repeats = (
         flags is not None

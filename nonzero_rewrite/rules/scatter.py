@@ -192,6 +192,6 @@ def _first(value: NDArray[np.generic]) -> NDArray[np.generic]:
 def _all_same_bits(value: NDArray[np.generic]) -> bool:
     """Equal to the last bit: 0.0 equals -0.0, and a NaN equals nothing, yet both are written."""
     if value.dtype.hasobject:
-        return bool(np.all(value == value.flat[0]))
+        return bool(np.all(value == _first(value)))
     items = np.ascontiguousarray(value).reshape(value.size, 1).view(np.uint8)
     return bool(np.all(items == items[0]))
