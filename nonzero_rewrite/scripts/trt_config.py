@@ -55,10 +55,11 @@ def load_config(builder: Any, network: Any) -> Any:
     else:
         from polygraphy.backend.trt import CreateConfig
 
-    profiles = []
-    for text in filter(None, [os.environ.get("NONZERO_PROFILE")]):
-        profile = Profile()
-        for name, shapes in parse_profile(text).items():
-            profile.add(name, min=shapes.min, opt=shapes.opt, max=shapes.max)
-        profiles.append(profile)
-    return CreateConfig(profiles=profiles or None)(builder, network)
+    profile, text = Profile(), os.environ.get("NONZERO_PROFILE")
+    try:
+        shapes = parse_profile(text) if text else {}
+    except NonZeroPluginError as err:
+        G_LOGGER.critical(f"NONZERO_PROFILE: {err}")
+    for name, each in shapes.items():
+        profile.add(name, min=each.min, opt=each.opt, max=each.max)
+    return CreateConfig(profiles=[profile] if shapes else None)(builder, network)

@@ -16,13 +16,14 @@ import math
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nonzero_plugin.contract import BACKENDS, NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import NonZeroPluginError
-from nonzero_plugin.places import problem_of
+from nonzero_plugin.places import not_written, problem_of, remove, temporary_for
 
 LAYOUTS = {"KxR": (1, 0), "RxK": (0, 1)}
 PEERS = ("torch", "cupy", "cub", "atomic")
@@ -204,15 +205,21 @@ def _plot(path: Path, rows: list[Row], environment: dict[str, Any]) -> None:
     right.set_title("least speed-up over all types, densities and layouts")
     right.legend(fontsize=8)
     figure.suptitle(f"{environment['card']}, {environment['date']}")
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, dpi=130, format="png")
-    temporary.replace(path)
+    _replace(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(path)
+    _replace(path, lambda temporary: temporary.write_text(json.dumps(data, indent=1) + "\n"))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all."""
+    temporary = temporary_for(path)
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        remove(temporary)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -262,13 +269,17 @@ def main() -> int:
     for name, reason in data["not_measured"].items():
         print(f"not measured: {name} ({reason})")
     print(_table(data["rows"]))
-    if arguments.json:
-        _write_json(arguments.json, data)
-    if arguments.plot:
-        try:
-            _plot(arguments.plot, data["rows"], environment)
-        except ImportError as err:
-            print(f"no plot: {err}; install matplotlib", file=sys.stderr)
+    path = arguments.json
+    try:
+        if path:
+            _write_json(path, data)
+        if path := arguments.plot:
+            _plot(path, data["rows"], environment)
+    except ImportError as err:
+        print(f"no plot: {err}; install matplotlib", file=sys.stderr)
+    except OSError as err:
+        print(f"Error: {not_written(path, err)}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -7,6 +7,8 @@ rows let it say is tested with the real one, in tests/plugin and tests/cli_engin
 from __future__ import annotations
 
 import argparse
+import errno
+import json
 import sys
 import types
 from pathlib import Path
@@ -1077,6 +1079,17 @@ RUN: list[Row] = [
 # -- the benchmark ----------------------------------------------------------------------------
 
 
+def full_disk(*words: str) -> Any:
+    def provoke(case: Case) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        case.patch.setattr(json, "dumps", fail)
+        benchmark(*words, measured=True)(case)
+
+    return provoke
+
+
 def benchmark(*words: str, measured: bool = False) -> Any:
     def provoke(case: Case) -> None:
         case.patch.chdir(case.path)
@@ -1100,6 +1113,11 @@ BENCH: list[Row] = [
         "Error: no/x: cannot be written: its folder no does not exist; make it, or choose another "
         "one",
         benchmark("--json", "no/x"),
+    ),
+    (
+        "Error: x.json: cannot be written: No space left on device; choose another place or make "
+        "room",
+        full_disk("--json", "x.json"),
     ),
     (
         f"no plot: {HALTED.format('matplotlib')}; install matplotlib",

@@ -670,10 +670,17 @@ def script(name: str, **settings: str) -> Any:
     return provoke
 
 
-def import_anew(case: Case, name: str) -> None:
+def wrong_profile(case: Case) -> None:
+    case.patch.setenv("NONZERO_PROFILE", "x")
+    case.patch.setattr(_tensorrt, "wants_rtx", lambda: False)
+    case.patch.setattr("nonzero_plugin.register", lambda flavour: None)
+    import_anew(case, "nonzero_rewrite.scripts.trt_config").load_config(None, object())
+
+
+def import_anew(case: Case, name: str) -> Any:
     case.patch.delitem(sys.modules, name, raising=False)
     try:
-        importlib.import_module(name)
+        return importlib.import_module(name)
     finally:
         sys.modules.pop(name, None)
 
@@ -736,6 +743,10 @@ POLYGRAPHY_ROWS: list[Row] = [
         "TensorRT for RTX was loaded from a wheel that lacks a library name which its parser "
         "opens; start this command with LD_LIBRARY_PATH=LINKS",
         polygraphy_says(rtx_before_script),
+    ),
+    (
+        "NONZERO_PROFILE: profile part 'x' is not NAME=MIN:OPT:MAX or NAME=SHAPE",
+        polygraphy_says(wrong_profile),
     ),
     (
         "usage: python -m nonzero_rewrite.scripts {data_loader,trt_config,rtx_libraries}",
