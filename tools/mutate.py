@@ -4,7 +4,8 @@
 
 The tests are run once with a record of the lines that each of them reaches. A mutant is then tried
 with the tests that reach its line, the quickest first, in a fork of a process that has everything
-loaded and collected; no file is touched. A mutant outside of functions needs a new process.
+loaded and collected; no file is touched. A mutant outside of functions needs a new process, and all
+tests where the module has no functions.
 Prints every mutant that survived, and exits with 1 unless tools/equivalent_mutants.json explains
 all of them. Needs `os.fork`; with --budget MINUTES a random sample is tried.
 """
@@ -70,7 +71,10 @@ class Record:
         """Tests that can notice a mutant, the quickest first, as many as ``limit`` seconds take."""
         lines = self.reached.get(str(path), {})
         wanted: Iterable[int] = range(mutant.first, mutant.last + 1) if mutant.function else lines
-        found = sorted({t for n in wanted for t in lines.get(n, ())}, key=self.seconds.__getitem__)
+        able: Iterable[str] = {test for number in wanted for test in lines.get(number, ())}
+        if not able and not mutant.function:  # nothing runs there but at the import
+            able = self.seconds
+        found = sorted(able, key=self.seconds.__getitem__)
         total = accumulate(self.seconds[each] for each in found)
         return [each for each, seconds in zip(found, total, strict=True) if seconds <= limit]
 

@@ -14,7 +14,7 @@ from nonzero_rewrite import Options, rewrite_model, verify_models
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
 from nonzero_rewrite.options import OptionSettings, SiteOptions
 from nonzero_rewrite.plan import options_from_json
-from nonzero_rewrite.rules import DEFAULT_RULES, RULE_NAMES, SkipReason
+from nonzero_rewrite.rules import DEFAULT_RULES, EXACT_RULES, RULE_NAMES, SkipReason
 
 TEXT = """g (float[n,4] x, float[n,4] w) => (float[k] y, int64[2,j] z) {
     [score_nz] a = NonZero(x) [turn] t = Transpose(a) [pick] y = GatherND(x, t)
@@ -116,6 +116,11 @@ def test_a_misspelled_setting_is_told_with_the_names_there_are() -> None:
 def test_options_or_settings() -> None:
     with pytest.raises(TypeError, match="not both"):
         rewrite_model(parse(TEXT), Options(), backend="torch")
+
+
+def test_which_rules_wait_to_be_asked_for_and_which_may_change_bits() -> None:
+    assert set(RULE_NAMES) - DEFAULT_RULES == {"masked-scatter", "where-sum", "any-rank"}
+    assert set(RULE_NAMES) - EXACT_RULES == {"where-sum"}
 
 
 @pytest.mark.parametrize("name", RULE_NAMES)

@@ -120,17 +120,24 @@ from thing import small
 
 def test_small():
     assert (small(2), small(3), small(0)) == (True, False, False)
+
+
+def test_value():
+    import constants
+
+    assert constants.VALUE == 4
 """
 
 
 def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     (tmp_path / "thing.py").write_text(MODULE)
+    (tmp_path / "constants.py").write_text("VALUE = 2 + 2\n")
     (tmp_path / "test_thing.py").write_text(TESTS)
     explained, rows = tmp_path / "explained.json", tmp_path / "rows.jsonl"
     place = {"module": "thing.py", "function": "unused", "line": "return value + 1"}
     explained.write_text(json.dumps([{**place, "change": "1 -> 2", "why": "nobody calls it"}]))
     command = [sys.executable, TOOLS / "mutate.py", "thing.py", "--tests", "test_thing.py"]
-    command += ["--explained", explained, "--json", rows]
+    command += ["constants.py", "--explained", explained, "--json", rows]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     if not hasattr(os, "fork"):
         assert "run it on Linux or macOS" in done.stderr
@@ -139,7 +146,9 @@ def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     assert "thing.py:10: Add -> Sub: return value + 1 (no test reaches it)" in done.stdout
     assert "1 -> 2" not in done.stdout
     assert "| thing.py | 7 | 5 | 1 | 1 |" in done.stdout
-    outcomes = {each["change"]: each for each in map(json.loads, rows.read_text().splitlines())}
+    assert "| constants.py | 3 | 3 | 0 | 0 |" in done.stdout
+    every = map(json.loads, rows.read_text().splitlines())
+    outcomes = {each["change"]: each for each in every if each["module"] == "thing.py"}
     assert outcomes["1 -> 2"]["why"] == "nobody calls it"
     noticed = {each["function"] for each in outcomes.values() if each["noticed"]}
     assert noticed == {"", "small"}, "inside of a function, and outside of all"
