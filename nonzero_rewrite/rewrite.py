@@ -161,7 +161,6 @@ class _Rewriter:
                     self.ledger.note([node], name, verdict)
                     if verdict.applied:
                         self.ledger.decide(node, "removed")
-                        break
 
     def _eliminate(self, scope: Scope) -> None:
         """Rewrite the users of indices that can do without them."""

@@ -162,7 +162,7 @@ class Chain:
             node, "batch_dims", 0
         ):
             return self._fail("GatherND uses the indices in another way")
-        facts.types.need([(scope, node.input[0]), (scope, self.data)])
+        facts.types.need([(scope, node.input[0])])
         self.gathers[name] = node.input[0]
         if not facts.same_shape(scope, node.input[0], self.data):
             return self._fail(f"{node.input[0]!r} is not surely shaped like {self.data!r}")

@@ -178,7 +178,6 @@ def _rename(node: NodeProto, rename: dict[str, str]) -> None:
                 names[slot] = rename[name]
     for _, graph in subgraphs(node):
         own = {value.name for value in graph.input} | {t.name for t in graph.initializer}
-        own |= {name for each in graph.node for name in each.output}
         inner = {old: new for old, new in rename.items() if old not in own}
         for each in graph.node:
             _rename(each, inner)

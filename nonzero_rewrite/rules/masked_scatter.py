@@ -85,7 +85,7 @@ def masked_scatter(group: Group, use: Use, context: Context) -> Verdict:
     data = node.input[0]
     # Not through Expand: it may spread a shorter source over all places.
     source = Chain(group, context, data, node.input[2], through=("Reshape", "Slice")).root
-    facts.types.need([(scope, data), (scope, source), (scope, group.mask)])
+    facts.types.need([(scope, source)])  # of the data and the mask, Chain did
     of_data = facts.types.of(scope, data)
     if of_data.rank is None or of_data.rank != facts.types.of(scope, group.mask).rank:
         return near_miss("the mask does not select single items")
