@@ -45,8 +45,6 @@ def find_blockers(model: ModelProto, scopes: list[Scope]) -> list[Blocker]:
     functions = {(function.domain, function.name) for function in model.functions}
     found = []
     for root in scopes:
-        if root.is_function and root.proto.domain == DOMAIN:
-            continue
         for scope in root.walk():
             for handle in scope.foreign:
                 node = scope.nodes[handle]

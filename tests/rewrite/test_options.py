@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import get_type_hints
 
 import numpy as np
@@ -13,7 +14,7 @@ from helpers.graphs import outcomes, parse, perm, plugins, rewritten, run
 from nonzero_rewrite import Options, rewrite_model, verify_models
 from nonzero_rewrite.errors import PlanError, UnsupportedModelError
 from nonzero_rewrite.options import OptionSettings, SiteOptions
-from nonzero_rewrite.plan import options_from_json
+from nonzero_rewrite.plan import options_from_json, read_plan
 from nonzero_rewrite.rules import DEFAULT_RULES, EXACT_RULES, RULE_NAMES, SkipReason
 
 TEXT = """g (float[n,4] x, float[n,4] w) => (float[k] y, int64[2,j] z) {
@@ -319,3 +320,48 @@ def test_broken_plans(change: object, message: str) -> None:
 def test_no_json() -> None:
     with pytest.raises(PlanError, match="not JSON"):
         options_from_json("{")
+
+
+INSIDE = """
+    g (float[n,4] x, float[n,4] groesse, bool[n,4] m, int64[r] d) => (float[n,4] y, int64[2,k] z) {
+    i = NonZero(m) t = Transpose(i) p = GatherND(x, t) u = Neg(p) y = ScatterND(x, t, u)
+    z = NonZero(groesse) j = NonZero(x) w = Transpose(j) q = GatherND(x, w)
+    v = Reshape(x, d) a = NonZero(v) b = Neg(a) }"""
+
+
+def test_a_plan_as_text() -> None:
+    data = parse(INSIDE).SerializeToString().replace(b"groesse", "größe".encode())
+    result = rewrite_model(onnx.ModelProto.FromString(data))
+    text = result.plan.to_json()
+    assert text.endswith("}\n") and '\n  "format": 1,\n' in text and '"input": "größe"' in text
+    told = [
+        (entry["id"], entry["outcome"], entry["layout"], entry["reason"])
+        for entry in json.loads(text)["decisions"]
+    ]
+    assert told == [
+        ("i", "removed", None, None),
+        ("z", "plugin", "rank,num_nonzero", None),
+        ("j", "plugin", "num_nonzero,rank", None),
+        ("a", "left", None, "RANK_UNKNOWN"),
+    ]
+    assert [result.plan.count(outcome) for outcome in ("plugin", "left")] == [2, 1]
+    again = rewrite_model(onnx.ModelProto.FromString(data), options_from_json(text))
+    assert again.plan.decisions == result.plan.decisions, "the same reasons, too"
+
+
+def test_leftovers_are_those_of_the_main_graph() -> None:
+    text = """g (float[n,4] x, bool c, int64[r] d) => (int64[p,q] y) {
+        v = Reshape(x, d) a = NonZero(v) b = Neg(a) i = NonZero(x) e = Neg(i)
+        y = If (c) <then_branch = t () => (int64[a1,b1] o1) { w = Reshape(x, d) o1 = NonZero(w) },
+                    else_branch = f () => (int64[a2,b2] o2) { o2 = Neg(i) }> }"""
+    plan = rewrite_model(parse(text)).plan
+    assert (plan.count("left"), plan.leftovers) == (2, 1)
+
+
+def test_a_plan_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as err:
+        read_plan(tmp_path / "plan.json")
+    assert str(err.value) == (
+        f"{tmp_path / 'plan.json'}: the plan cannot be read: No such file or directory; "
+        "write one with --dry-run --plan FILE"
+    )
