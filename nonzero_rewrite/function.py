@@ -34,7 +34,7 @@ CAP_OPSET = 12
 """``max_nonzero`` in the function needs Constant's ``value_int``, which opset 12 brought."""
 
 
-def nonzero_function(opset: int, capped: bool, guarded: bool = False) -> FunctionProto:
+def nonzero_function(opset: int, capped: bool, guarded: bool) -> FunctionProto:
     """``(indices, count) = NonZeroPlugin(x)`` in operators of the ONNX domain.
 
     The Cast to BOOL comes first because onnxruntime's NonZero takes six types only and its Cast

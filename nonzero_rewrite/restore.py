@@ -34,8 +34,6 @@ def restore_model(model: ModelProto) -> int:
     names, opset = Names(scopes), onnx_opset(model)
     restored = 0
     for root in scopes:
-        if root.is_function and root.proto.domain == DOMAIN:
-            continue
         for scope in root.walk():
             for handle, node in list(scope.live()):
                 if is_ours(node):

@@ -72,8 +72,6 @@ def inline_functions(model: ModelProto, functions: list[FunctionId]) -> bool:
     except (RuntimeError, ValueError, onnx.checker.ValidationError):  # recursion, broken functions
         return False
     left = {(function.domain, function.name) for function in inlined.functions}
-    if left & set(functions):
-        return False
     del graph.node[:]
     graph.node.extend(inlined.graph.node)
     known = {value.name for value in graph.value_info}

@@ -24,6 +24,14 @@ def test_unused_with_its_transposes_and_its_mask() -> None:
     assert result.plan.decisions[0].rules == ("unused",)
 
 
+def test_unused_takes_along_what_only_it_used() -> None:
+    text = """g (float[n,4] x) => (float[n,4] y) {
+        i = NonZero(x) c = Cast <to = 1> (i) j = NonZero(c) y = Neg(x) }"""
+    result = rewritten(parse(text))
+    assert ops(result.model) == ["Neg"]
+    assert [decision.rules for decision in result.plan.decisions] == [("unused",)] * 2
+
+
 def test_used_by_a_dead_node_is_used() -> None:
     """The user may want that node as an output later: only what NonZero leads to is judged."""
     text = """g (float[n,4] x) => (float[n,4] y) {

@@ -197,6 +197,8 @@ def test_inline_an_if_with_a_constant_condition(taken: int) -> None:
     result = rewritten(parse(f"g ({X}) => (int64[p,q] z) {constants} {{ {body} }}"))
     assert "If" not in ops(result.model)
     assert sorted(outcomes(result).values()) == ["plugin", "removed"]
+    (gone,) = (each for each in result.plan.decisions if each.outcome == "removed")
+    assert gone.rules == ("inline-if",)
 
 
 def test_inline_an_if_whose_condition_folds() -> None:
@@ -226,6 +228,13 @@ def test_inline_keeps_what_the_branch_declares() -> None:
         [less] w = Less(x, x) {body} }}"""
     result = rewritten(parse(text))
     assert "If" not in ops(result.model)
+
+
+def test_an_if_whose_only_nonzero_shall_stay_where_it_is_stays() -> None:
+    body = if_node("[keep] o1 = NonZero(x)", "o2 = Identity(d)")
+    text = f"g ({X}, int64[r,s] d) => (int64[p,q] z) <bool c = {{1}}> {{ {body} }}"
+    result = rewritten(parse(text), skip=("keep",))
+    assert not result.changed and reasons(result) == [SkipReason.EXCLUDED]
 
 
 def test_an_if_without_nonzero_stays() -> None:
@@ -331,6 +340,7 @@ def test_a_function_nobody_calls() -> None:
     text = f"g ({X}) => (int64[2,k] y) {{ y = NonZero(x) }}"
     result = rewritten(parse(text, tail=FUNCTION))
     assert outcomes(result) == {"y": "plugin", "function 'local::pick': i": "removed"}
+    assert result.plan.decisions[1].rules == ("inline-function",)
 
 
 def test_skip_keeps_a_function() -> None:
@@ -371,13 +381,15 @@ def test_hoisted_and_inlined_nodes_get_names_of_their_own() -> None:
     rewritten(parse(text + "y = local.pick(x) m = Neg(x) z = local.pick(m) }", tail=function))
 
 
-def test_inlined_values_take_no_name_that_is_taken() -> None:
-    """The inliner would call the function's values so; nothing uses the graph's."""
-    text = f"""g ({X}, float[1] t__1) => (float[p] y) <float[1] i__1 = {{3.0}}> {{
-        y = local.pick(x) }}"""
+@pytest.mark.parametrize(
+    ("inputs", "tensors"), [(", float[1] t__1", ""), ("", "<float[1] t__1 = {3.0}>")]
+)
+def test_inlined_values_take_no_name_that_is_taken(inputs: str, tensors: str) -> None:
+    """The inliner would call the function's ``t`` so; nothing uses the graph's."""
+    text = f"g ({X}{inputs}) => (float[p] y) {tensors} {{ y = local.pick(x) }}"
     result = rewritten(parse(text, tail=FUNCTION))
-    made = {name for node in result.model.graph.node for name in node.output}
-    assert len(plugins(result.model)) == 1 and not made & {"i__1", "t__1"}
+    assert ops(result.model) == ["NonZeroPlugin", "GatherND"]
+    assert all("t__1" not in node.output for node in result.model.graph.node)
 
 
 def test_inlining_imports_what_the_function_imported() -> None:

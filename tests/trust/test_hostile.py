@@ -364,6 +364,31 @@ def test_functions_that_call_themselves_are_left(length: int) -> None:
     assert [d.outcome for d in result.plan.decisions] == ["left"]
 
 
+def test_a_broken_nonzero_next_to_a_function_that_is_inlined() -> None:
+    model = chain_of_functions(1)
+    model.graph.node.append(helper.make_node("NonZero", [], ["broken"]))
+    decisions = rewrite_model(model).plan.decisions
+    assert [decision.outcome for decision in decisions] == ["plugin", "left", "plugin"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain"), [("NonZeroPlugin", "elsewhere"), ("Another", "nonzero_rewrite")]
+)
+def test_nodes_and_functions_that_are_ours_by_half(op_type: str, domain: str) -> None:
+    model = model_of(
+        [helper.make_node(op_type, ["x"], ["y"], domain=domain), nonzero("x")], {"x": ["n"]}
+    )
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    if domain == "nonzero_rewrite":
+        body = [helper.make_node("Neg", ["a"], ["b"])]
+        imports = [helper.make_opsetid("", 17)]
+        model.functions.append(helper.make_function(domain, op_type, ["a"], ["b"], body, imports))
+    patched = rewrite_model(model).model
+    assert ("nonzero_rewrite", "NonZeroPlugin") in {(f.domain, f.name) for f in patched.functions}
+    assert restore_model(patched) == 1
+    assert patched.graph.node[0] == model.graph.node[0]
+
+
 def test_a_plugin_node_that_is_none_is_not_restored() -> None:
     model = rewrite_model(parse("g (float[n] x) => (int64[1, k] i) { i = NonZero(x) }")).model
     del model.graph.node[0].input[:]
