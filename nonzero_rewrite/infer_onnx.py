@@ -104,7 +104,7 @@ def _skeleton(
     skeleton.functions.extend(model.functions)
     graph = skeleton.graph
     graph.name = "skeleton"
-    for handle in main.ancestors(roots, lambda name: known(name).is_complete):
+    for handle in main.ancestors(roots, lambda name: _says_all(known(name))):
         node = main.nodes[handle]
         constant = _constant_tensor(node)
         if constant is not None and not is_small(constant):
@@ -129,6 +129,13 @@ def _skeleton(
         if name in made:
             graph.output.add().name = name
     return skeleton, handles
+
+
+def _says_all(of: TensorType) -> bool:
+    """False for what may be axes or a shape, whose values decide more than their type says."""
+    vector = of.dims is not None and len(of.dims) <= 1 and of.elem_type == TensorProto.INT64
+    short = vector and all(isinstance(dim, int) and dim <= _MAX_SHAPE for dim in of.dims or ())
+    return of.is_complete and not short
 
 
 def _constant_tensor(node: NodeProto) -> TensorProto | None:

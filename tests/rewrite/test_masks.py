@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.graphs import misses, ops, parse, plugins, rewritten
+from helpers.graphs import misses, ops, outcomes, parse, plugins, rewritten
 from onnx import TensorProto, helper
 
 from nonzero_rewrite.rules import DEFAULT_RULES
@@ -224,3 +224,15 @@ def test_two_casts_never_stand_in_a_row() -> None:
     text = "g (float[n] x) => (int64[1,k] y) { y = NonZero(x) }"
     (function,) = rewritten(parse(text)).model.functions
     assert function.node[0].op_type == "Cast"
+
+
+def test_declared_types_hide_no_values_that_decide_a_rank() -> None:
+    """Axes that a converter declared count by their values: of the sum no type says the rank."""
+    model = parse(
+        """g (float[n,4,3] x) => (int64[r,k] y) <int64[2] axes> {
+            axes = Constant <value = int64[2] {-1, -2}> ()
+            s = ReduceSum <keepdims = 0> (x, axes)
+            e = Cast <to = 9> (s)
+            y = NonZero(e) }"""
+    )
+    assert outcomes(rewritten(model, ran=8)) == {"y": "plugin"}
