@@ -174,9 +174,7 @@ class Facts:
         dims = self.types.of(scope, node.input[0]).dims
         if dims is None:
             return None
-        start = int_attribute(node, "start", 0)
-        end = int_attribute(node, "end", len(dims)) if attribute(node, "end") else None
-        chosen = dims[slice(start, end)]
+        chosen = dims[int_attribute(node, "start", 0) : int_attribute(node, "end", len(dims))]
         if not all(isinstance(dim, int) for dim in chosen):
             return None
         return np.array(chosen, dtype=np.int64)
@@ -310,7 +308,7 @@ def _affordable(node: NodeProto, inputs: list[NDArray[np.generic] | None]) -> bo
         items = _items_made(node, given)
     except (IndexError, OverflowError, TypeError, ValueError):  # values of the wrong kind
         return False
-    return 0 <= items <= MAX_FOLDED_ITEMS
+    return items <= MAX_FOLDED_ITEMS
 
 
 def _items_made(node: NodeProto, given: list[NDArray[np.generic]]) -> float:

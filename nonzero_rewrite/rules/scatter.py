@@ -76,7 +76,7 @@ def where_scatter(group: Group, use: Use, context: Context) -> Verdict:
     scope, node = group.scope, group.scope.nodes[use.handle]
     if not is_onnx(node, "ScatterND") or use.slot != 1 or use.layout is not RANK_LAST:
         return NO_MATCH
-    value = _uniform(context.facts, scope, node.input[2])
+    value = _uniform(context.facts, scope, node.input[2], 0)
     if value is None:
         return NO_MATCH  # the elementwise rule looks at the rest
     return write_where(group, node, use.handle, context, "where-scatter", value)
@@ -153,7 +153,7 @@ def _at_least(facts: Facts, scope: Scope, mask: str, data: str, rank: int) -> bo
     return facts.same_shape(scope, shape.input[0], data, rank)
 
 
-def _uniform(facts: Facts, scope: Scope, name: str, depth: int = 0) -> _Scalar | None:
+def _uniform(facts: Facts, scope: Scope, name: str, depth: int) -> _Scalar | None:
     """The scalar that every item of ``name`` equals, or None."""
     owner = scope.owner(name)
     if owner is None or depth > 16:

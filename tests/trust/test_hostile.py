@@ -135,6 +135,24 @@ def test_a_mark_on_a_foreign_node_of_that_name_means_nothing() -> None:
     assert [d.outcome for d in rewrite_model(model).plan.decisions] == ["plugin"]
 
 
+def test_a_ladder_below_a_condition_is_climbed_once_a_rung() -> None:
+    model = parse(
+        """g (float[1] x) => (int64[1, k] y) { y = If(go) <
+            then_branch = t () => (int64[1, k] a) { a = NonZero(x) },
+            else_branch = e () => (int64[1, k] b) { z = Neg(x) b = NonZero(z) }> }"""
+    )
+    steps = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        *ladder("Add", "s", 40),
+        helper.make_node("Cast", ["rung39"], ["go"], to=TensorProto.BOOL),
+    ]
+    for node in reversed(steps):
+        model.graph.node.insert(0, node)
+    started = time.monotonic()
+    assert {d.outcome for d in rewrite_model(model).plan.decisions} == {"plugin"}
+    assert time.monotonic() - started < SECONDS
+
+
 def nonzero(mask: str) -> NodeProto:
     return helper.make_node("NonZero", [mask], ["indices"], name="nz")
 

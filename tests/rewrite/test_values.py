@@ -1,0 +1,126 @@
+"""What is proved without running the model: constants, fills, scalars and equal shapes."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from helpers import graphs
+from helpers.graphs import misses, outcomes, parse
+from onnx import TensorProto
+
+from nonzero_rewrite import rewrite_model
+from nonzero_rewrite.rules import DEFAULT_RULES
+from nonzero_rewrite.values import keeps_nonzero
+
+rewritten = functools.partial(graphs.rewritten, zero_signs=False)
+NO_RAMP = DEFAULT_RULES - {"ramp"}
+
+
+GIVEN = (
+    "int64[3] a = {3, 0, 2}, int64[2] pair = {1, 2}, int64[1] two = {2}, int64[1] far = {-9}, "
+    "int64[1] minus = {-1}, int64 zero = {0}, int64 one = {1}, int64 down = {-1}"
+)
+
+
+def of_constant(body: str, rank: int = 1, x: str = "float[2,3]") -> str:
+    """A NonZero of ``m``; ``x`` is there because a model needs an input."""
+    return f"""g ({x} x) => (int64[{rank},k] y, {x} z) <{GIVEN}> {{
+        {body} y = NonZero(m) z = Neg(x) }}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "rank"),
+    [
+        ("m = Constant <value_ints = [3, 0, 5]> ()", 1),
+        ("m = Constant <value_floats = [0.0, 0.5, -0.0]> ()", 1),
+        ("c = Constant <value_int = 7> () m = Expand(c, pair)", 2),
+        ("c = Constant <value_float = 0.5> () m = Expand(c, two)", 1),
+        ("m = Shape(x)", 1),
+        ("m = Shape <start = 1> (x)", 1),
+        ("m = Shape <end = 1> (x)", 1),
+        ("m = Shape <start = -1> (x)", 1),
+        ("m = Shape <start = 0, end = 2> (x)", 1),
+        ("s = Shape(x) m = ConstantOfShape(s)", 2),
+        ("s = Shape(x) m = ConstantOfShape <value = int64[1] {4}> (s)", 2),
+        ("s = Shape(x) e = ConstantOfShape(s) m = EyeLike(e)", 2),
+        ("m = Sub(a, one)", 1),
+        ("m = CumSum(a, zero)", 1),
+        ("m = Range(zero, zero, one)", 1),
+        ("m = Gather(a, pair)", 1),
+        ("m = Slice(a, two, far, , minus)", 1),
+    ],
+)
+def test_constants_that_are_computed(body: str, rank: int) -> None:
+    result = rewritten(parse(of_constant(body, rank)), rules=NO_RAMP)
+    assert result.plan.decisions[0].rules == ("constant",), misses(result)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Shape(x) r = RandomNormal <shape = [3]> () m = Add(r, r)",
+        "f = Constant <value_floats = [1.0, 2.0]> () m = ReduceSum(f)",  # in whatever order
+        "t = Constant <value_strings = [\"a\", \"b\"]> () m = Equal(t, t)",
+    ],
+)  # fmt: skip
+def test_what_is_not_computed(body: str) -> None:
+    assert outcomes(rewrite_model(parse(of_constant(body)), rules=NO_RAMP)) == {"y": "plugin"}
+
+
+LIMIT = 1 << 16
+SIZED = {
+    "ConstantOfShape": "m = ConstantOfShape <value = uint8[1] {1}> (n)",
+    "Expand": "m = Expand(one, n)",
+    "Tile": "m = Tile(two, n)",
+    "Range": "q = Squeeze(n) m = Range(zero, q, one)",
+    "Range down": "q = Squeeze(n) p = Neg(q) m = Range(zero, p, down)",
+}
+
+
+@pytest.mark.parametrize("form", SIZED)
+@pytest.mark.parametrize(("items", "outcome"), [(LIMIT, "removed"), (LIMIT + 1, "plugin")])
+def test_how_large_a_constant_may_become(form: str, items: int, outcome: str) -> None:
+    body = f"n = Constant <value_ints = [{items}]> () {SIZED[form]}"
+    assert outcomes(rewrite_model(parse(of_constant(body)), rules=NO_RAMP)) == {"y": outcome}
+
+
+@pytest.mark.parametrize("form", ["Add", "Gather", "OneHot"])
+@pytest.mark.parametrize(("side", "outcome"), [(181, "removed"), (257, "plugin")])
+def test_how_large_the_result_of_two_constants_may_become(
+    form: str, side: int, outcome: str
+) -> None:
+    """Indices are two numbers for each non-zero, so one item in two hundred is one."""
+    zeros = f"s = Constant <value_ints = [{side}, 1]> () c = ConstantOfShape(s)"
+    last = {
+        "Add": "t = Transpose(c) m = Add(c, t)",
+        "Gather": f"t = Transpose(c) f = Constant <value_ints = [{side}]> () "
+        "i = ConstantOfShape <value = int64[1] {0}> (f) m = Gather <axis = 0> (t, i)",
+        "OneHot": f"f = Constant <value_ints = [{side}]> () "
+        "i = ConstantOfShape <value = int64[1] {0}> (f) "
+        f"d = Constant <value_int = {side}> () v = Constant <value_ints = [0, 1]> () "
+        "m = OneHot(i, d, v)",
+    }[form]
+    text = of_constant(f"{zeros} {last}", rank=2)
+    assert outcomes(rewrite_model(parse(text), rules=NO_RAMP)) == {"y": outcome}
+
+
+@pytest.mark.parametrize(("length", "outcome"), [(24, "removed"), (25, "plugin")])
+@pytest.mark.parametrize("rule", ["constant", "ramp"])
+@pytest.mark.parametrize("step", ["Identity", "Cast <to = 7>"])
+def test_how_far_up_a_constant_is_looked_for(
+    length: int, outcome: str, rule: str, step: str
+) -> None:
+    start = "v0 = Identity(a)" if rule == "constant" else "s = Shape(x) v0 = ConstantOfShape(s)"
+    length -= rule == "constant"
+    names = ["v0", *(f"v{n + 1}" for n in range(length - 1)), "m"]
+    chain = " ".join(f"{name} = {step} ({names[n]})" for n, name in enumerate(names[1:]))
+    text = of_constant(f"{start} {chain}", x="float[n]")
+    assert outcomes(rewritten(parse(text), rules={rule, "plugin"})) == {"y": outcome}
+
+
+@pytest.mark.parametrize("source", ["STRING", "COMPLEX64", "FLOAT8E4M3FN", "INT4", "UNDEFINED"])
+@pytest.mark.parametrize("target", ["BOOL", "FLOAT", "INT64"])
+def test_casts_of_other_types_prove_nothing(source: str, target: str) -> None:
+    of, to = TensorProto.DataType.Value(source), TensorProto.DataType.Value(target)
+    assert not keeps_nonzero(of, to)
