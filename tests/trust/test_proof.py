@@ -130,3 +130,29 @@ def test_a_mask_varies_with_what_it_is_computed_from() -> None:
         }"""
     )
     assert fixed_masks(model, find_masks(model)) == {1}
+
+
+def test_what_the_search_for_inputs_noticed_is_told() -> None:
+    model = parse(
+        """g (float[n] x) => (int64[1, k] i, float y) {
+            i = NonZero(x)
+            zero = Constant<value_int = 0>()
+            y = Gather(x, zero)
+        }"""
+    )
+    result = verify_models(model, rewrite_model(model).model)
+    assert result.ok
+    assert result.notes == ("the original does not run with n = 0 (refused)",)
+
+
+def test_an_output_tells_its_first_difference_and_the_case() -> None:
+    model = parse("g (float[n] x) => (int64[1, k] i, float[n] y) { i = NonZero(x) y = Abs(x) }")
+    other = rewrite_model(model).model
+    next(node for node in other.graph.node if node.op_type == "Abs").op_type = "Relu"
+    result = verify_models(model, other)
+    first, second = result.outputs
+    assert (first.difference, first.equal) == ("", first.cases)
+    found = [each for each in result.differences if each.tensor == "y"]
+    assert second.equal == second.cases - len(found) > 0
+    assert second.difference == f"{found[0].text} (case {found[0].case!r})"
+    assert result.reason == f"'y' in case {found[0].case!r}: {found[0].text}"
