@@ -155,3 +155,13 @@ def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     command = [*command[:-2], "--retry", rows]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "| thing.py | 2 | 0 | 1 | 1 |" in done.stdout, done.stderr
+
+
+def test_each_explained_survivor_is_still_there() -> None:
+    tool = load("mutants")
+    for entry in json.loads((TOOLS / "equivalent_mutants.json").read_text(encoding="utf-8")):
+        source = (TOOLS.parent / entry["module"]).read_text(encoding="utf-8")
+        lines = [line.strip() for line in source.splitlines()]
+        places = {(each.function, lines[each.line - 1], each.text) for each in tool.mutants(source)}
+        assert (entry["function"], entry["line"], entry["change"]) in places, entry
+        assert entry["why"].endswith(".")
