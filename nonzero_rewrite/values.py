@@ -237,7 +237,7 @@ class Facts:
         a, b = self.types.of(scope, one).dims, self.types.of(scope, other).dims
         if a is not None and b is not None:
             count = len(b) if axes is None else axes
-            if len(a) != count or len(b) < count or (axes is None and len(a) != len(b)):
+            if len(a) != count or len(b) < count:
                 return False
             if all(x is not None and x == y for x, y in zip(a, b[:count], strict=True)):
                 return True

@@ -8,6 +8,7 @@ import pytest
 from helpers.graphs import misses, ops, outcomes, parse, plugins, rewritten
 from onnx import TensorProto, helper, numpy_helper
 
+from nonzero_rewrite import rewrite_model
 from nonzero_rewrite.rules import DEFAULT_RULES, SkipReason
 
 OPSETS = (9, 10, 11, 13, 17, 18, 21)
@@ -67,6 +68,12 @@ def test_constant_through_foldable_nodes() -> None:
         s = Shape(x) h = Constant <value_float = 1.5> () m = Greater(c, h) y = NonZero(m) }"""
     result = rewritten(parse(text))
     assert ops(result.model) == ["Shape"]
+
+
+@pytest.mark.parametrize(("ir", "outcome"), [(3, "removed"), (4, "plugin"), (8, "plugin")])
+def test_since_when_a_default_is_no_constant(ir: int, outcome: str) -> None:
+    text = "g (float[4] c) => (int64[1,k] y) <float[4] c = {1.0, 0.0, 2.0, 3.0}> { y = NonZero(c) }"
+    assert outcomes(rewrite_model(parse(text, ir=ir))) == {"y": outcome}
 
 
 def test_a_default_is_no_constant() -> None:

@@ -10,8 +10,10 @@ from helpers.graphs import misses, outcomes, parse
 from onnx import TensorProto
 
 from nonzero_rewrite import rewrite_model
+from nonzero_rewrite.graph import Scope, scopes_of
+from nonzero_rewrite.infer import Types
 from nonzero_rewrite.rules import DEFAULT_RULES
-from nonzero_rewrite.values import keeps_nonzero
+from nonzero_rewrite.values import Facts, keeps_nonzero
 
 rewritten = functools.partial(graphs.rewritten, zero_signs=False)
 NO_RAMP = DEFAULT_RULES - {"ramp"}
@@ -61,6 +63,7 @@ def test_constants_that_are_computed(body: str, rank: int) -> None:
     [
         "s = Shape(x) r = RandomNormal <shape = [3]> () m = Add(r, r)",
         "f = Constant <value_floats = [1.0, 2.0]> () m = ReduceSum(f)",  # in whatever order
+        "f = Constant <value_floats = [1.0, 2.0]> () m = CumSum(f, zero)",
         "t = Constant <value_strings = [\"a\", \"b\"]> () m = Equal(t, t)",
     ],
 )  # fmt: skip
@@ -117,6 +120,63 @@ def test_how_far_up_a_constant_is_looked_for(
     chain = " ".join(f"{name} = {step} ({names[n]})" for n, name in enumerate(names[1:]))
     text = of_constant(f"{start} {chain}", x="float[n]")
     assert outcomes(rewritten(parse(text), rules={rule, "plugin"})) == {"y": outcome}
+
+
+def facts_of(text: str) -> tuple[Facts, Scope]:
+    model = parse(text)
+    return Facts(Types(model), 17, model.ir_version), scopes_of(model)[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"), [("a", True), ("b", True), ("c", False), ("d", False)]
+)
+def test_what_counts_as_one_number(value: str, is_one: bool) -> None:
+    """A value of two dims does not, since it would add one to what it is written to."""
+    text = "g (float a, float[1] b, float[1,1] c, float[n] d) => (float y) { y = Identity(a) }"
+    facts, scope = facts_of(text)
+    assert facts.scalar(scope, value) == (value if is_one else None)
+    text = f"g () => (float y) <float a = {{1}}, float[1] b = {{1}}, float[1,1] c = {{1}}, {FOUR}> "
+    facts, scope = facts_of(text + "{ m = Identity(d) y = Abs(a) }")
+    assert facts.scalar(scope, value) == (value if is_one else None)
+
+
+FOUR = "float[2] d = {1, 1}"
+
+
+@pytest.mark.parametrize(("length", "near"), [(24, True), (25, False)])
+def test_how_far_up_facts_are_looked_for(length: int, near: bool) -> None:
+    moves = " ".join(f"v{n + 1} = Identity(v{n})" for n in range(length))
+    facts, scope = facts_of(f"g (float v0) => (float y) {{ {moves} y = Abs(v{length}) }}")
+    assert facts.scalar(scope, f"v{length}") == ("v0" if near else None)
+    steps = " ".join(f"v{n + 1} = Neg(v{n})" for n in range(length + 1))
+    facts, scope = facts_of(f"g (float[?] v0) => (float[?] y) {{ {steps} y = Abs(v0) }}")
+    assert facts.same_shape(scope, f"v{length + 1}", "v0") == near
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "axes", "same"),
+    [
+        ("a", "a", None, True),
+        ("a", "b", None, True),
+        ("a", "c", None, False),  # more dims
+        ("a", "c", 2, True),  # ... of which the first two are the same
+        ("c", "a", 3, False),
+        ("c", "a", None, False),
+        ("a", "d", None, False),  # another symbol
+        ("u", "v", None, False),  # dims that nobody names prove nothing
+        ("w", "u", None, True),  # but being computed from the other does
+        ("w", "u", 2, True),
+        ("w", "u", 1, False),
+        ("z", "u", None, False),  # where an operand may be larger
+    ],
+)
+def test_when_shapes_are_surely_the_same(
+    one: str, other: str, axes: int | None, same: bool
+) -> None:
+    inputs = "float[n,4] a, float[n,4] b, float[n,4,2] c, float[m,4] d, float[?,4] u, float[?,4] v"
+    steps = "p = Neg(u) w = Mul(p, h) z = Add(u, v) y = Abs(h)"
+    facts, scope = facts_of(f"g ({inputs}, float h) => (float y) {{ {steps} }}")
+    assert facts.same_shape(scope, one, other, axes) == same
 
 
 @pytest.mark.parametrize("source", ["STRING", "COMPLEX64", "FLOAT8E4M3FN", "INT4", "UNDEFINED"])

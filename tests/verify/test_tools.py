@@ -131,7 +131,7 @@ def test_value():
 
 def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     (tmp_path / "thing.py").write_text(MODULE)
-    (tmp_path / "constants.py").write_text("VALUE = 2 + 2\n")
+    (tmp_path / "constants.py").write_text("VALUE = 4\n")
     (tmp_path / "test_thing.py").write_text(TESTS)
     explained, rows = tmp_path / "explained.json", tmp_path / "rows.jsonl"
     place = {"module": "thing.py", "function": "unused", "line": "return value + 1"}
@@ -146,7 +146,7 @@ def test_survivors_are_named_and_may_be_explained(tmp_path: Path) -> None:
     assert "thing.py:10: Add -> Sub: return value + 1 (no test reaches it)" in done.stdout
     assert "1 -> 2" not in done.stdout
     assert "| thing.py | 7 | 5 | 1 | 1 |" in done.stdout
-    assert "| constants.py | 3 | 3 | 0 | 0 |" in done.stdout
+    assert "| constants.py | 1 | 1 | 0 | 0 |" in done.stdout
     every = map(json.loads, rows.read_text().splitlines())
     outcomes = {each["change"]: each for each in every if each["module"] == "thing.py"}
     assert outcomes["1 -> 2"]["why"] == "nobody calls it"
