@@ -11,6 +11,7 @@ from helpers.graphs import misses, ops, outcomes, parse
 from nonzero_plugin.contract import DOMAIN
 
 from nonzero_rewrite import rewrite_model
+from nonzero_rewrite.rewrite import rewrite
 from nonzero_rewrite.rules import DEFAULT_RULES
 
 rewritten = functools.partial(graphs.rewritten, zero_signs=False)
@@ -46,20 +47,29 @@ def test_a_model_that_needs_no_plugin_does_not_carry_it() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_garbage_is_collected_afterwards_as_it_was_before(enabled: bool) -> None:
-    chain = " ".join(f"v{n + 1} = Neg(v{n})" for n in range(3000))
-    text = f"g (float[n,4] v0) => (int64[2,k] y, float[n,4] v3000) {{ y = NonZero(v0) {chain} }}"
-    model = parse(text)
-    before, runs = gc.isenabled(), []
-    note = lambda phase, info: runs.append(info["generation"])  # noqa: E731
+    before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
-    gc.callbacks.append(note)
     try:
-        rewrite_model(model)
+        rewrite_model(parse("g (float[n] x) => (int64[p,q] y) { y = NonZero(x) }"))
         assert gc.isenabled() == enabled
     finally:
-        gc.callbacks.remove(note)
         (gc.enable if before else gc.disable)()
-    assert not runs
+
+
+def test_no_garbage_is_looked_for_meanwhile() -> None:
+    chain = " ".join(f"v{n + 1} = Neg(v{n})" for n in range(500))
+    text = f"g (float[n,4] v0) => (int64[2,k] y, float[n,4] v500) {{ y = NonZero(v0) {chain} }}"
+    model, runs, before = parse(text), [], gc.get_threshold()
+    note = lambda phase, info: runs.append(info["generation"])  # noqa: E731
+    gc.collect()
+    gc.callbacks.append(note)
+    gc.set_threshold(100)
+    try:
+        rewrite(model)
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*before)
+    assert len(runs) < 5, "one where it begins or ends, and none for each hundred objects"
 
 
 def test_rules_that_are_off_do_not_run() -> None:
