@@ -912,22 +912,22 @@ __device__ __forceinline__ void take_turns(const Params &p, const Turns &t, u16 
         const u32 even = turn.counts & 0xffff, odd = turn.counts >> 16;
         const u32 total = warp_sum(even + odd);
         const u32 n = total <= ROUND_ROWS ? SPANS : WARPS;
-        u32 done = 0;  // of the turn's rows
+        flat_t row = total ? first_row(p, t, turn, lane) : 0;
         for (u32 s = 0; s < SPANS && total; s += n) {
             const u32 from = 2 * lane - s;  // wraps for what comes before the round
             const u32 own = n / WARPS * warp;
+            const u32 round = warp_sum((from < n ? even : 0) + (from + 1 < n ? odd : 0));
             const u32 before = warp_sum((from < own ? even : 0) + (from + 1 < own ? odd : 0));
-            const u32 round = n == SPANS ? total : warp_sum((from < n ? even : 0) + (from + 1 < n ? odd : 0));
-            if (round == 0) continue;
-            if (s) __syncthreads();  // the stage is read before it is filled again
-            if (n == SPANS) stage_words<WORDS>(turn.flags, stage + before, threadIdx.x * (32 * WORDS), lane);
-            else stage_part<1>(t.f.bits + (u64)(turn.span + s) * 32, stage + before, lane);
-            const flat_t row = first_row(p, t, turn, lane) + done;  // while other warps still stage
-            __syncthreads();  // the stage is filled before others read it
-            const flat_t flat = (flat_t)(turn.span + s) * SPAN_ITEMS - t.head;
             const u32 rows = limit_rows(round, row, t.num_rows);
-            write_rows<BLOCK_THREADS>(p, w, flat, row, rows, t.num_rows, stage, threadIdx.x);
-            done += round;
+            if (rows) {
+                if (s) __syncthreads();  // the stage is read before it is filled again
+                if (n == SPANS) stage_words<WORDS>(turn.flags, stage + before, threadIdx.x * (32 * WORDS), lane);
+                else stage_part<1>(t.f.bits + (u64)(turn.span + s) * 32, stage + before, lane);
+                __syncthreads();  // the stage is filled before others read it
+                const flat_t flat = (flat_t)(turn.span + s) * SPAN_ITEMS - t.head;
+                write_rows<BLOCK_THREADS>(p, w, flat, row, rows, t.num_rows, stage, threadIdx.x);
+            }
+            row += round;
         }
         turn = next;
     }
