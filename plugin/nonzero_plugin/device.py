@@ -23,10 +23,10 @@ from nonzero_plugin.launch import (
     LaunchPlan,
     is_wide,
     kernel_defines,
-    max_burst_bytes,
     num_items,
     plan_launch,
 )
+from nonzero_plugin.tiles import max_burst_bytes
 
 _KERNELS = (
     "nonzero_small",

@@ -2,11 +2,7 @@
 
 Pure integer arithmetic of any size, no CUDA: what is wrong here is wrong on every machine, and
 tests show it on any. The constants are handed to ``kernels/nonzero.cu`` as ``-D`` defines, so both
-sides count with the same numbers.
-
-Words, as the kernel uses them: a *span* is 1024 consecutive items, 32 bits of flags for each lane
-of one warp. A *tile* is what one block of the one-pass kernel takes at a time, a *burst* the tiles
-it loads before it writes any, a *segment* the run of spans that one block of the flag kernel takes.
+sides count with the same numbers. Words as in ``tiles``.
 """
 
 from __future__ import annotations
@@ -20,27 +16,25 @@ from typing import Literal
 from nonzero_plugin.contract import INDEX_INT32, MAX_RANK, MIN_RANK, NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import ContractError
+from nonzero_plugin.tiles import (
+    ALIGNMENT,
+    BLOCK_THREADS,
+    LARGE_TILE_BLOCKS,
+    MAX_BURST,
+    SPAN_ITEMS,
+    TILE_SPAN_BYTES,
+    WARPS,
+    bursts,
+    covering,
+    step_spans,
+)
 
-BLOCK_THREADS = 256
-WARPS = BLOCK_THREADS // 32
-SPAN_ITEMS = 1024
 SMALL_THREADS = 1024
 SMALL_SPANS = SMALL_THREADS // 32
 """Up to this many spans every block recounts what is before its own: one launch, no workspace."""
 SMALL_TILE_ITEMS = WARPS * SPAN_ITEMS
 LARGE_FROM_BYTES = 1 << 26
 """Inputs of at least this size use larger tiles, in bursts, in the one-pass kernel."""
-LARGE_TILE_SPANS = {1: 64, 2: 32, 4: 32, 8: 32}
-"""Spans of a tile in a burst of several, by bytes an item."""
-MAX_TILE_SPANS = 64
-"""Positions in a tile fit 16 bits."""
-MAX_BURST = 16
-LARGE_TILE_BLOCKS = {1: 2, 2: 3, 4: 3, 8: 2}
-"""Blocks of the large one-pass kernel that a processor should hold: bounds registers and bursts."""
-LARGE_STATIC_BYTES = 18 << 10
-"""Shared memory such a block takes beside its burst, what the system takes for itself included."""
-TILE_SPAN_BYTES = SPAN_ITEMS // 8 + 4
-"""Shared memory of a span in a burst: its flags and its first row."""
 FLAG_BLOCKS = 6
 """Blocks of the flag kernel that a processor should hold."""
 WRITE_BLOCKS = 4
@@ -52,9 +46,6 @@ STREAM_FROM_BYTES = 1 << 29
 STREAM_FROM_ITEMS = 1 << 27
 """The same for two passes, where what should stay in L2, the flags, grows with the items."""
 MAX_SEGMENTS = 2048
-ALIGNMENT = 16
-"""Bytes of the vector loads of 1- and 2-byte items. The kernel starts at the aligned address at or
-below the input's, so that a few more positions than there are items may have to be covered."""
 
 MAX_ITEMS = 1 << 40
 """Beyond any device's memory; keeps tiles and spans within 31 bits."""
@@ -91,27 +82,21 @@ def is_one_pass(rank: int, config: NonZeroConfig) -> bool:
     return config.rank_last or rank == 1
 
 
-def _covering(items: int, dtype: DType, size: int) -> int:
-    """Tiles of ``size`` items that cover ``items`` wherever the input is aligned."""
-    before = ALIGNMENT // dtype.itemsize - 1 if dtype.itemsize < 4 else 0
-    return -(-(items + before) // size)
-
-
 def _path(items: int, dtype: DType, rank: int, config: NonZeroConfig) -> Path:
     if items == 0:
         return "empty"
-    if _covering(items, dtype, SPAN_ITEMS) <= SMALL_SPANS:
+    if covering(items, dtype, SPAN_ITEMS) <= SMALL_SPANS:
         return "small"
     return "select" if is_one_pass(rank, config) else "flag_write"
 
 
 def _select_bytes(items: int, dtype: DType) -> int:
     """The ticket and one 64-bit status a tile, as many tiles as there can be."""
-    return 8 + 8 * _covering(items, dtype, SMALL_TILE_ITEMS)
+    return 8 + 8 * covering(items, dtype, SMALL_TILE_ITEMS)
 
 
 def _flag_spans(items: int, dtype: DType) -> int:
-    return _covering(items, dtype, SPANS_MULTIPLE * SPAN_ITEMS) * SPANS_MULTIPLE
+    return covering(items, dtype, SPANS_MULTIPLE * SPAN_ITEMS) * SPANS_MULTIPLE
 
 
 def _flag_bytes(items: int, dtype: DType) -> int:
@@ -201,39 +186,6 @@ class LaunchPlan:
 _PARAMETERS = struct.Struct("=5Q3Q11I4x8Q8Q8I")
 
 
-def step_spans(dtype: DType) -> int:
-    """Spans a block loads at a time."""
-    return WARPS * max(1, 4 // dtype.itemsize)
-
-
-def max_burst_bytes(dtype: DType, shared_bytes: int) -> int:
-    """Shared memory for the burst of a block.
-
-    Args:
-        dtype: the input's element type.
-        shared_bytes: the shared memory of one of the device's multiprocessors.
-    """
-    room = shared_bytes // LARGE_TILE_BLOCKS[dtype.itemsize] - LARGE_STATIC_BYTES
-    step = step_spans(dtype)
-    return max(1, room // (step * TILE_SPAN_BYTES)) * step * TILE_SPAN_BYTES
-
-
-def _bursts(items: int, dtype: DType, processors: int, shared_bytes: int) -> tuple[int, int, int]:
-    """Blocks of the large one-pass kernel, tiles of a burst and spans of a tile.
-
-    All blocks take equal shares in equal bursts, so that they read together and write together.
-    """
-    blocks = processors * LARGE_TILE_BLOCKS[dtype.itemsize]
-    most = max_burst_bytes(dtype, shared_bytes) // TILE_SPAN_BYTES
-    most = min(most, MAX_BURST * LARGE_TILE_SPANS[dtype.itemsize])
-    share = -(-_covering(items, dtype, SPAN_ITEMS) // blocks)
-    share = -(-share // -(-share // most))
-    burst = 1 if share <= MAX_TILE_SPANS else -(-share // LARGE_TILE_SPANS[dtype.itemsize])
-    step = step_spans(dtype)
-    spans = step * -(-share // (burst * step))
-    return blocks, max(1, min(burst, most // spans)), spans
-
-
 def _write_blocks(spans: int, processors: int) -> int:
     return max(1, min(WRITE_BLOCKS * processors, spans // WARPS))
 
@@ -268,15 +220,15 @@ def plan_launch(
     if path == "empty":
         return LaunchPlan(path, False, 0, (), bytes(_PARAMETERS.size))
     if path == "small":
-        num_tiles = _covering(items, dtype, SPAN_ITEMS)
+        num_tiles = covering(items, dtype, SPAN_ITEMS)
         steps = (Step("nonzero_small", num_tiles, SMALL_THREADS),)
     elif path == "select":
         if items * dtype.itemsize < LARGE_FROM_BYTES:
-            num_tiles = _covering(items, dtype, SMALL_TILE_ITEMS)
+            num_tiles = covering(items, dtype, SMALL_TILE_ITEMS)
             steps = (Step("nonzero_select_small", num_tiles),)
         else:
-            blocks, burst, tile_spans = _bursts(items, dtype, processors, shared_bytes)
-            num_tiles = _covering(items, dtype, tile_spans * SPAN_ITEMS)
+            blocks, burst, tile_spans = bursts(items, dtype, processors, shared_bytes)
+            num_tiles = covering(items, dtype, tile_spans * SPAN_ITEMS)
             burst_bytes = burst * tile_spans * TILE_SPAN_BYTES
             grid = min(blocks, num_tiles)
             steps = (Step("nonzero_select_large", grid, BLOCK_THREADS, burst_bytes),)

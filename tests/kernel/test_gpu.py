@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.gpu import GUARD, POISON, Device, Problem, call, draw, expected, run
-from nonzero_plugin import launch
+from nonzero_plugin import launch, tiles
 from nonzero_plugin.backends import get_backend
 from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
@@ -66,9 +66,9 @@ def few_blocks(setattr: Callable[[Any, str, Any], None]) -> None:
     """Let three blocks take what thousands would, so that each takes several bursts and turns."""
 
     def bursts(items: int, dtype: DType, *_: int) -> tuple[int, int, int]:
-        return 3, 4, launch.step_spans(dtype)
+        return 3, 4, tiles.step_spans(dtype)
 
-    setattr(launch, "_bursts", bursts)
+    setattr(launch, "bursts", bursts)
     setattr(launch, "_write_blocks", lambda spans, processors: min(3, spans // 8))
     setattr(launch, "STREAM_FROM_BYTES", 0)
     setattr(launch, "STREAM_FROM_ITEMS", 0)

@@ -8,7 +8,7 @@ import struct
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from nonzero_plugin import launch
+from nonzero_plugin import launch, tiles
 from nonzero_plugin.contract import NonZeroConfig
 from nonzero_plugin.dtypes import DType
 from nonzero_plugin.errors import ContractError
@@ -69,7 +69,7 @@ def test_a_plan_covers_every_item_once_within_its_workspace(
     values = FIELDS.unpack(plan.parameters)
     assert values[:5] == (0, 0, 0, 0, 0)
     num_items, max_rows, mask, rank, rank_last, _ = values[5:11]
-    tiles, tile_spans, burst, spans, segments, segment_spans = values[11:17]
+    num_tiles, tile_spans, burst, spans, segments, segment_spans = values[11:17]
     assert (num_items, rank) == (items, len(dims))
     assert max_rows == min(items, config.max_nonzero or items)
     assert mask % 2 ** (8 * dtype.itemsize) == dtype.magnitude_mask
@@ -78,27 +78,29 @@ def test_a_plan_covers_every_item_once_within_its_workspace(
     head = 16 // dtype.itemsize - 1 if dtype.itemsize < 4 else 0
     assert plan.wide or items + head + 2**20 <= 2**31
     if plan.path == "small":
-        assert (tiles - 1) * 1024 < items + head <= tiles * 1024 and tiles <= launch.SMALL_SPANS
-        assert size == 0 and plan.steps == (launch.Step("nonzero_small", tiles, 32 * 32),)
+        assert (
+            num_tiles - 1
+        ) * 1024 < items + head <= num_tiles * 1024 and num_tiles <= launch.SMALL_SPANS
+        assert size == 0 and plan.steps == (launch.Step("nonzero_small", num_tiles, 32 * 32),)
     elif plan.path == "select":
         (step,) = plan.steps
         large = step.kernel == "nonzero_select_large"
         tile = (tile_spans if large else 8) * 1024
-        assert (tiles - 1) * tile < items + head <= tiles * tile
-        assert 4 * plan.zeroed_words == 8 + 8 * tiles <= size
+        assert (num_tiles - 1) * tile < items + head <= num_tiles * tile
+        assert 4 * plan.zeroed_words == 8 + 8 * num_tiles <= size
         if not large:
-            assert step.grid == tiles and step.shared_bytes == 0
+            assert step.grid == num_tiles and step.shared_bytes == 0
             return
-        blocks = launch.LARGE_TILE_BLOCKS[dtype.itemsize]
-        assert 1 <= step.grid <= min(tiles, processors * blocks)
+        blocks = tiles.LARGE_TILE_BLOCKS[dtype.itemsize]
+        assert 1 <= step.grid <= min(num_tiles, processors * blocks)
         assert tile_spans % (8 * max(1, 4 // dtype.itemsize)) == 0 < tile_spans <= 64
-        assert 1 <= burst <= launch.MAX_BURST
+        assert 1 <= burst <= tiles.MAX_BURST
         # Flags and one row a span, within what the kernel is allowed and, but for the smallest
         # burst, within the block's part of the processor.
         assert step.shared_bytes == burst * tile_spans * (128 + 4)
-        assert step.shared_bytes <= launch.max_burst_bytes(dtype, shared)
+        assert step.shared_bytes <= tiles.max_burst_bytes(dtype, shared)
         if step.shared_bytes > tile_spans * 132:
-            assert blocks * (step.shared_bytes + launch.LARGE_STATIC_BYTES) <= shared
+            assert blocks * (step.shared_bytes + tiles.LARGE_STATIC_BYTES) <= shared
     else:
         assert items + head <= spans * 1024 < items + head + 64 * 1024
         assert (segments - 1) * segment_spans < spans <= segments * segment_spans

@@ -19,10 +19,10 @@ from nonzero_plugin.launch import (
     ArgumentBlock,
     is_wide,
     kernel_defines,
-    max_burst_bytes,
     num_items,
     plan_launch,
 )
+from nonzero_plugin.tiles import max_burst_bytes
 
 _driver = cupy.cuda.driver
 _runtime = cupy.cuda.runtime
