@@ -307,7 +307,7 @@ def _affordable(node: NodeProto, inputs: list[NDArray[np.generic] | None]) -> bo
     try:
         items = _items_made(node, given)
     except (IndexError, OverflowError, TypeError, ValueError):  # values of the wrong kind
-        return False
+        items = math.inf
     return items <= MAX_FOLDED_ITEMS
 
 

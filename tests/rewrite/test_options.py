@@ -352,10 +352,11 @@ def test_a_plan_as_text() -> None:
 def test_leftovers_are_those_of_the_main_graph() -> None:
     text = """g (float[n,4] x, bool c, int64[r] d) => (int64[p,q] y) {
         v = Reshape(x, d) a = NonZero(v) b = Neg(a) i = NonZero(x) e = Neg(i)
+        r = Neg(v) f = NonZero(r) g = Neg(f) l = Neg(r) h = NonZero(l) j = Neg(h)
         y = If (c) <then_branch = t () => (int64[a1,b1] o1) { w = Reshape(x, d) o1 = NonZero(w) },
                     else_branch = f () => (int64[a2,b2] o2) { o2 = Neg(i) }> }"""
     plan = rewrite_model(parse(text)).plan
-    assert (plan.count("left"), plan.leftovers) == (2, 1)
+    assert (plan.count("left"), plan.leftovers) == (4, 3)
 
 
 def test_a_plan_that_cannot_be_read(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.permutations(STEPS, 2))
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(STEPS, 2)])
 def test_the_function_serves_the_nodes_of_every_step(first: str, second: str) -> None:
     model = parse(
         """g (float[n,4] x) => (int64[2,i] a, int64[2,j] z, int64[2,k] w, int64[2,l] v) {

@@ -49,6 +49,11 @@ def of_constant(body: str, rank: int = 1, x: str = "float[2,3]") -> str:
         ("m = Sub(a, one)", 1),
         ("m = CumSum(a, zero)", 1),
         ("m = Range(zero, zero, one)", 1),
+        (
+            "s = Constant <value_int = 70000> () e = Add(s, one) m = Range(s, e, one)",
+            1,
+        ),
+        ("s = Constant <value_ints = [1, 1, 65536]> () m = ConstantOfShape(s)", 3),
         ("m = Gather(a, pair)", 1),
         ("m = Slice(a, two, far, , minus)", 1),
     ],
@@ -141,6 +146,24 @@ def test_what_counts_as_one_number(value: str, is_one: bool) -> None:
 
 
 FOUR = "float[2] d = {1, 1}"
+
+
+def test_a_constant_that_lost_a_dim_is_one_number() -> None:
+    facts, scope = facts_of(
+        """g () => (float y) <float[1,1] c = {1}, int64[1] minus = {-1}> {
+            r = Reshape(c, minus) y = Abs(r) }"""
+    )
+    assert facts.scalar(scope, "r") == "r"
+
+
+def test_a_constant_that_a_type_brings_is_found_when_the_type_is_known() -> None:
+    facts, scope = facts_of(
+        "g (float[2] x) => (int64[1] s) { c = Concat <axis = 0> (x, x) s = Shape(c) }"
+    )
+    assert facts.constant(scope, "s") is None
+    facts.need_shapes([(scope, "s")])
+    value = facts.constant(scope, "s")
+    assert value is not None and value.tolist() == [4]
 
 
 @pytest.mark.parametrize(("length", "near"), [(24, True), (25, False)])

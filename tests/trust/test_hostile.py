@@ -187,6 +187,16 @@ def test_a_ladder_of_unknown_sizes_is_compared_once_a_rung(width: int) -> None:
             helper.make_node("Gather", ["a", "i"], ["m"]),
         ],
         [
+            constant("a", np.zeros((2, 30000), np.float32)),
+            constant("i", np.zeros(5, np.int64)),
+            helper.make_node("Gather", ["a", "i"], ["m"]),
+        ],
+        [
+            constant("a", np.zeros(30000, np.float32)),
+            constant("n", np.array([30000])),
+            helper.make_node("Tile", ["a", "n"], ["m"]),
+        ],
+        [
             constant("a", np.zeros(30000, np.int64)),
             constant("d", np.array(30000)),
             constant("v", np.array([0, 1])),
@@ -197,7 +207,7 @@ def test_a_ladder_of_unknown_sizes_is_compared_once_a_rung(width: int) -> None:
             helper.make_node("ConstantOfShape", ["s"], ["m"]),
         ],
     ],
-    ids=["broadcast", "Gather", "OneHot", "ConstantOfShape"],
+    ids=["broadcast", "Gather", "few rows", "Tile", "OneHot", "ConstantOfShape"],
 )
 def test_constants_that_would_not_fit_are_not_folded(
     nodes: list[NodeProto], monkeypatch: pytest.MonkeyPatch
