@@ -7,28 +7,53 @@ from nonzero_plugin import contract
 
 
 def keep_rounding(model: onnx.ModelProto) -> None:
-    """Put two Identity nodes in front of each NonZero and NonZeroPlugin of the main graph.
+    """Put two Identity nodes behind each node of the main graph, and in front of each NonZero.
 
     onnxruntime computes FLOAT16 in FLOAT where it has no FLOAT16 kernel. It then drops the Cast to
     FLOAT16 and back between two such nodes, and does the same to a single FLOAT16 node between
     them: NonZero would look at a value that was never rounded, and 1e-8 would count although it is
-    zero in FLOAT16. Two nodes with a kernel of their own are left alone. With ONNX, and in
-    TensorRT, NonZero looks at the rounded value.
+    zero in FLOAT16; and Where, which has no such kernel, would pass on what ScatterND, which has
+    one, rounds. Two nodes with a kernel of their own are left alone. With ONNX, and in TensorRT,
+    the result of every node is rounded.
     """
     taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
     nodes = list(model.graph.node)
     del model.graph.node[:]
+
+    def free(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    def copy(source: str, *names: str) -> None:
+        for name in names:
+            model.graph.node.append(onnx.helper.make_node("Identity", [source], [name]))
+            source = name
+
     for node in nodes:
         if (node.op_type, node.domain) in _LOOKING and node.input:
-            for _ in range(2):
-                rounded = f"{node.input[0]}_rounded"
-                while rounded in taken:
-                    rounded += "_"
-                taken.add(rounded)
-                identity = onnx.helper.make_node("Identity", [node.input[0]], [rounded])
-                model.graph.node.append(identity)
-                node.input[0] = rounded
+            rounded = [free(f"{node.input[0]}_rounded") for _ in range(2)]
+            copy(node.input[0], *rounded)
+            node.input[0] = rounded[-1]
+        elif _computes(node):
+            made = {name: free(f"{name}_unrounded") for name in node.output if name}
+            node.output[:] = [made.get(name, "") for name in node.output]
+            model.graph.node.append(node)
+            for name, unrounded in made.items():
+                copy(unrounded, free(f"{name}_once_rounded"), name)
+            continue
         model.graph.node.append(node)
+
+
+def _computes(node: onnx.NodeProto) -> bool:
+    """True for what makes tensors that may be unrounded; of sequences old opsets copy none."""
+    return (
+        node.domain in ("", "ai.onnx")
+        and node.op_type not in ("Constant", "Identity")
+        and not any(word in node.op_type for word in ("Sequence", "Optional"))
+        and not any(attribute.HasField("g") for attribute in node.attribute)
+    )
 
 
 _LOOKING = {("NonZero", ""), ("NonZero", "ai.onnx"), (contract.OP_TYPE, contract.DOMAIN)}

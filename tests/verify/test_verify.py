@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from helpers import build
 from helpers import wrong_rewrites as wrong
@@ -397,3 +398,25 @@ def test_b22_a_bare_node_is_explained_and_no_difference() -> None:
     result = verify_models(model, bare)
     assert result.outcome is Outcome.NOT_COMPARABLE and not result.differences
     assert "without --no-function" in result.reason
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "c = Cast <to = 10> (x) g = GatherND(c, t) a = Mul(g, k) u = Add(a, k)",
+        "h = Cast <to = 10> (x) c = Mul(h, k) g = GatherND(c, t) u = Mul(g, k)",
+        "h = Cast <to = 10> (x) c = Mul(h, k) z = Size(t) n = Unsqueeze(z, zero) u = Expand(k, n)",
+    ],
+    ids=["chain", "source", "data"],
+)
+def test_float16_is_rounded_where_where_stands_for_scatternd(body: str) -> None:
+    """onnxruntime has a FLOAT16 kernel for ScatterND, but has none for Where."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[n] x, bool[n] m) => (float[n] y)
+        <float16 k = {{16435}}, int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+            i = NonZero(m) t = Transpose <perm = [1, 0]> (i) {body}
+            s = ScatterND(c, t, u) y = Cast <to = 1> (s) }}"""
+    )
+    patched = rewrite_model(model)
+    assert patched.plan.count("removed") == 1
+    assert verify_models(model, patched.model).ok
