@@ -32,7 +32,7 @@
 // positions count from the 16-byte boundary at or below d_in ("virtual" positions v), so that whole
 // vectors can be loaded; the item at v is item v - head of the tensor.
 //
-// Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and launch.py's constants
+// Defines: WORD_BYTES (1, 2, 4, 8), INDEX_BYTES (4, 8), WIDE (0, 1), and of launch.py and tiles.py
 // BLOCK_THREADS, SMALL_THREADS, SPAN_ITEMS, ALIGNMENT, MAX_BURST, MAX_SEGMENTS, and LARGE_TILE_BLOCKS,
 // FLAG_BLOCKS and WRITE_BLOCKS (a processor's).
 
