@@ -9,6 +9,7 @@ NaN, and infinities must be equal; integers stay exact.
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +104,17 @@ def compare_values(
     if not count:
         return None
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(differs)), left.shape))
-    return ValueDifference(
-        DifferenceKind.VALUES, repr(left[index]), repr(right[index]), index, count, left.size
-    )
+    said = _said(left[index], right[index])
+    return ValueDifference(DifferenceKind.VALUES, *said, index, count, left.size)
+
+
+def _said(*items: Any) -> list[str]:
+    """Two items as text; with their bits where that is the same, as for two NaN."""
+    texts = [repr(str(each)) if isinstance(each, str | bytes) else str(each) for each in items]
+    if texts[0] != texts[1]:
+        return texts
+    bits = (int.from_bytes(np.asarray(each).tobytes(), sys.byteorder) for each in items)
+    return [f"{text} ({each:#x})" for text, each in zip(texts, bits, strict=True)]
 
 
 def _differing(left: np.ndarray, right: np.ndarray, tolerance: Tolerance) -> np.ndarray:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from helpers.graphs import parse
 
 from nonzero_rewrite import rewrite_model, verify_models
-from nonzero_rewrite.observe import find_masks, find_unobserved, fixed_masks
+from nonzero_rewrite.observe import (
+    Mask,
+    find_masks,
+    find_unobserved,
+    fixed_masks,
+    match_masks,
+    observable_names,
+)
+from nonzero_rewrite.rules.tape import RULE_KEY
+from nonzero_rewrite.verify import compare_masks
 
 FUNCTION = '<domain: "{}", opset_import: ["": 17]> {} (a) => (b) {{ b = NonZero(a) }}'
 
@@ -156,3 +166,59 @@ def test_an_output_tells_its_first_difference_and_the_case() -> None:
     assert second.equal == second.cases - len(found) > 0
     assert second.difference == f"{found[0].text} (case {found[0].case!r})"
     assert result.reason == f"'y' in case {found[0].case!r}: {found[0].text}"
+
+
+def test_a_where_that_a_rule_wrote_into_a_branch_is_found_too() -> None:
+    text = """g (float[n] x, bool go) => (float[n] y) {
+        y = If(go) <
+            then_branch = t () => (float[n] a) { c = Cast<to = 9>(x) a = Where(c, x, x) },
+            else_branch = e () => (float[n] b) { b = Abs(x) }
+        >
+    }"""
+    model, written = parse(text), parse(text)
+    where = written.graph.node[0].attribute[0].g.node[1]
+    where.metadata_props.add(key=RULE_KEY, value="masked-write")
+    for patched, is_said in ((model, False), (written, True)):
+        notes = verify_models(model, patched).notes
+        assert any("0.0 and -0.0 count as equal" in note for note in notes) is is_said
+
+
+def test_the_count_of_rows_is_told_beside_that_of_the_original() -> None:
+    model = parse(
+        "g (float[n, 4] x) => (int64[k, 2] p) { i = NonZero(x) p = Transpose<perm = [1, 0]>(i) }"
+    )
+    result = verify_models(model, rewrite_model(model).model)
+    assert len({each.selected for each in result.selected}) > 2
+    assert [each.patched for each in result.selected] == [s.selected for s in result.selected]
+
+
+def test_the_first_wrong_index_is_named_with_its_place() -> None:
+    node = Mask("n", "x", "i")
+    (found,) = compare_masks(
+        np.array([[0, 1, 2], [4, 5, 6]]), np.array([[0, 1, 2], [4, 7, 6]]), node
+    )
+    assert found.text == "indices differ: 5 at [1, 1] in the original, 7 in the patched"
+    assert (found.index, found.differing, found.items) == ((1, 1), 1, 6)
+
+
+def test_a_mask_is_known_by_what_it_looks_at_where_the_indices_have_another_name() -> None:
+    here, there = Mask("", "m", "i"), Mask("", "m", "renamed")
+    other = Mask("", "m", "second")
+    assert match_masks((here,), (there, other)) == {"i": there}, "the first that looks at it"
+    assert match_masks((here,), (Mask("", "another", "renamed"),)) == {}
+
+
+def test_what_cannot_be_watched_in_a_branch_of_a_function_is_named() -> None:
+    model = parse("g (float[n] x) => (float[n] y) { y = Abs(x) }")
+    function = model.functions.add(domain="local", name="F")
+    function.node.append(parse(NESTED).graph.node[0])
+    assert sorted(find_unobserved(model)) == [
+        "b in function local::F/If '' else_branch",
+        "c in function local::F/If '' then_branch/If '' then_branch",
+        "d in function local::F/If '' then_branch/If '' else_branch",
+    ]
+
+
+def test_only_what_a_node_makes_and_no_output_holds_is_added_as_an_output() -> None:
+    model = parse("g (float[n] x) => (int64[1, k] i) { m = Abs(x) i = NonZero(m) }")
+    assert observable_names(model, ["x", "m", "i", "m", "nowhere"]) == ["m"]

@@ -140,3 +140,24 @@ def test_only_values_count_items() -> None:
     found = compare_values(np.zeros(2), np.zeros(3))
     assert found is not None
     assert (found.differing, found.items, found.index) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "said"),
+    [
+        (np.array([5], np.int64), np.array([7], np.int64), ("5", "7")),
+        (np.array([0.1], np.float32), np.array([0.2], np.float32), ("0.1", "0.2")),
+        (np.array([0.0], np.float32), np.array([-0.0], np.float32), ("0.0", "-0.0")),
+        (np.array([True]), np.array([False]), ("True", "False")),
+        (np.array(["a"], object), np.array(["b"], object), ("'a'", "'b'")),
+        (
+            np.array([0x7FC00000], np.uint32).view(np.float32),
+            np.array([0x7FC00001], np.uint32).view(np.float32),
+            ("nan (0x7fc00000)", "nan (0x7fc00001)"),
+        ),
+    ],
+)
+def test_items_are_said_as_numbers(left: np.ndarray, right: np.ndarray, said: tuple) -> None:
+    found = compare_values(left, right)
+    assert found is not None
+    assert (found.original, found.patched) == said
