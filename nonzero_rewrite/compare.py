@@ -104,17 +104,18 @@ def compare_values(
     if not count:
         return None
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(differs)), left.shape))
-    said = _said(left[index], right[index])
+    said = _said(left[index]), _said(right[index])
+    if said[0] == said[1]:  # two NaN, say
+        said = _said_with_bits(left[index]), _said_with_bits(right[index])
     return ValueDifference(DifferenceKind.VALUES, *said, index, count, left.size)
 
 
-def _said(*items: Any) -> list[str]:
-    """Two items as text; with their bits where that is the same, as for two NaN."""
-    texts = [repr(str(each)) if isinstance(each, str | bytes) else str(each) for each in items]
-    if texts[0] != texts[1]:
-        return texts
-    bits = (int.from_bytes(np.asarray(each).tobytes(), sys.byteorder) for each in items)
-    return [f"{text} ({each:#x})" for text, each in zip(texts, bits, strict=True)]
+def _said(item: Any) -> str:
+    return repr(str(item)) if isinstance(item, str | bytes) else str(item)
+
+
+def _said_with_bits(item: Any) -> str:
+    return f"{item} ({int.from_bytes(np.asarray(item).tobytes(), sys.byteorder):#x})"
 
 
 def _differing(left: np.ndarray, right: np.ndarray, tolerance: Tolerance) -> np.ndarray:

@@ -53,8 +53,8 @@ class OutputParity:
     name: str
     cases: int
     equal: int
-    difference: str = ""
-    unstable: bool = False
+    difference: str
+    unstable: bool
 
     @property
     def ok(self) -> bool:
@@ -90,8 +90,8 @@ class CaseResult:
     name: str
     origin: str
     shapes: tuple[tuple[str, str], ...]
-    compared: bool = True
-    note: str = ""
+    compared: bool
+    note: str
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import pytest
 from helpers.graphs import parse
 
 from nonzero_rewrite import rewrite_model, verify_models
+from nonzero_rewrite.compare import DifferenceKind
+from nonzero_rewrite.interface import interface_differences
 from nonzero_rewrite.observe import (
     Mask,
     find_masks,
@@ -65,7 +67,9 @@ def test_a_nonzero_that_a_rule_did_away_with_is_accounted_for_all_the_same() -> 
     model = parse(MASKED)
     result = verify_models(model, rewrite_model(model).model)
     assert len(result.selected) == len(result.cases) > 0
-    assert {(s.node, s.input, s.patched) for s in result.selected} == {("i", "m", None)}
+    assert {(s.node, s.input, s.patched, s.over_promise) for s in result.selected} == {
+        ("i", "m", None, False)
+    }
     assert {s.selected == s.items for s in result.selected} == {True, False}
 
 
@@ -201,6 +205,13 @@ def test_the_first_wrong_index_is_named_with_its_place() -> None:
     assert (found.index, found.differing, found.items) == ((1, 1), 1, 6)
 
 
+@pytest.mark.parametrize("rank_last", [True, False])
+def test_indices_of_another_rank_have_another_shape(rank_last: bool) -> None:
+    node = Mask("n", "x", "i", rank_last=rank_last)
+    (found,) = compare_masks(np.array([[0, 1]]), np.array([0, 1]), node)
+    assert found.kind is DifferenceKind.SHAPE
+
+
 def test_a_mask_is_known_by_what_it_looks_at_where_the_indices_have_another_name() -> None:
     here, there = Mask("", "m", "i"), Mask("", "m", "renamed")
     other = Mask("", "m", "second")
@@ -222,3 +233,33 @@ def test_what_cannot_be_watched_in_a_branch_of_a_function_is_named() -> None:
 def test_only_what_a_node_makes_and_no_output_holds_is_added_as_an_output() -> None:
     model = parse("g (float[n] x) => (int64[1, k] i) { m = Abs(x) i = NonZero(m) }")
     assert observable_names(model, ["x", "m", "i", "m", "nowhere"]) == ["m"]
+
+
+def said_of(left: str, right: str) -> list[str]:
+    return [each.text for each in interface_differences(parse(left), parse(right))]
+
+
+def test_interfaces_are_told_apart_by_kind_type_and_dims() -> None:
+    tensor = "g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }"
+    assert said_of(tensor, tensor) == []
+    assert said_of(tensor, tensor.replace("float[n, 2] y", "seq(float[n, 2]) y")) == [
+        "graph output 'y' is tensor_type in the original, sequence_type in the patched"
+    ]
+    assert said_of(tensor, tensor.replace("float[n, 2] x", "double[n, 2] x")) == [
+        "graph input 'x' has type FLOAT in the original, DOUBLE in the patched"
+    ]
+    assert said_of(tensor, tensor.replace("[n, 2] y", "[n, 3] y")) == [
+        "graph output 'y' is declared [n, 2] in the original, [n, 3] in the patched"
+    ]
+
+
+def test_an_initializer_may_be_an_output_and_a_default_is_no_input() -> None:
+    model = parse("g (float[2] x, float[2] w) => (float[2] y, float[2] w) { y = Add(x, w) }")
+    model.graph.initializer.add(name="w", data_type=1, dims=[2], float_data=[0, 1])
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    other.graph.input.pop()
+    assert interface_differences(model, other) == []
+    other.graph.output.pop()
+    (found,) = interface_differences(model, other)
+    assert found.text == "graph outputs are ['y', 'w'] in the original, ['y'] in the patched"

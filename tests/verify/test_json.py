@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import onnx
@@ -16,9 +17,11 @@ from nonzero_rewrite.verification import OutputParity
 
 
 def data_of(original: onnx.ModelProto, patched: onnx.ModelProto) -> dict[str, Any]:
+    started = time.monotonic()
     result = verify_models(original, patched)
+    elapsed = time.monotonic() - started
     data: dict[str, Any] = json.loads(json.dumps(result.to_dict()))
-    assert data.pop("seconds") >= 0
+    assert 0 <= data.pop("seconds") <= elapsed + 0.001
     return data
 
 
@@ -104,4 +107,4 @@ def test_another_interface_gives_this() -> None:
 def test_an_output_is_equal_in_every_case_and_in_at_least_one(
     cases: int, equal: int, ok: bool
 ) -> None:
-    assert OutputParity("y", cases, equal).ok is ok
+    assert OutputParity("y", cases, equal, "", unstable=False).ok is ok
