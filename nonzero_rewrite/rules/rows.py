@@ -99,13 +99,15 @@ def _wide(facts: Facts, scope: Scope, mask: str) -> _Wide | None:
     shape = scope.made_by(node.input[1])
     whole = shape is not None and is_onnx(shape, "Shape") and not int_attribute(shape, "start", 0)
     like = shape.input[0] if whole and shape and attribute(shape, "end") is None else None
-    facts.types.need((scope, name) for name in (node.input[0], like or mask))
+    facts.types.need((scope, name) for name in (*node.input, like or mask))
     flags, dims = (
         facts.types.of(scope, node.input[0]).dims,
         facts.types.of(scope, like or mask).dims,
     )
     if flags is None or dims is None or len(flags) > len(dims):
         return None
+    if like is None and facts.types.of(scope, node.input[1]).dims != (len(dims),):
+        return None  # of the last dims only: it does not hold the sizes before a row
     row: list[int | str] = []
     for flag, dim in zip(reversed(flags), reversed(dims), strict=False):
         if flag != 1 or dim is None or len(row) + 1 == len(dims):
@@ -214,7 +216,8 @@ def _as_rows(
     """``updates`` with a dim for each of ``row``: what was flattened, or a Reshape."""
     scope, types = group.scope, context.facts.types
     node = scope.made_by(updates)
-    if node is not None and is_onnx(node, "Reshape"):
+    # Rows of no items do not show how many they are, so their size must be known.
+    if node is not None and is_onnx(node, "Reshape") and wide.sizes:
         types.need([(scope, node.input[0])])
         dims = types.of(scope, node.input[0]).dims
         if dims is not None and len(dims) == len(wide.row) + 1 and dims[1:] == wide.row:

@@ -179,3 +179,36 @@ def test_twice_is_once() -> None:
     first = rewrite_model(model(f"{READ} {ANY} {WRITE}")).model
     data = first.SerializeToString(deterministic=True)
     assert rewrite_model(first).model.SerializeToString(deterministic=True) == data
+
+
+TANH = "h = GatherND(x, t) v = Tanh(h) y = ScatterND(x, t, v)"
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank"),
+    [
+        ("s = Constant <value_ints = [4]> ()", 2),
+        ("s = Shape <start = 1> (x)", 2),
+        ("s = Shape <end = 2> (x)", 1),
+        ("s0 = Shape(x) s = Slice(s0, one, last)", 2),
+        ("s0 = Shape(x) s1 = Slice(s0, zero, one) s = Concat <axis = 0> (s1, last)", 1),
+    ],
+)
+def test_where_the_shape_comes_from(shape: str, rank: int) -> None:
+    """A shape of the last dims only does not hold the number of rows."""
+    wide = f"last = Constant <value_ints = [4]> () f = Unsqueeze(m, minus) {shape} w = Expand(f, s)"
+    assert ranks(rewritten(model(TANH, wide=wide), ran=12)) == [rank]
+
+
+def test_rows_of_no_items_do_not_show_how_many_they_are() -> None:
+    """src has 5 rows of nothing, m selects 2: both are no items, and no row may be lost."""
+    one = model(f"v = Reshape(src, minus) {WRITE}", x="float[n,d] x", more=", float[q,d] src")
+    for sizes in ({"n": 3, "d": 0, "q": 5}, {"n": 3, "d": 4, "q": 2}):
+        result = rewritten(one, given={"m": np.array([1, 0, 1], bool)}, sizes=sizes, ran=4)
+        assert ranks(result) == [1]
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+def test_axes_as_attributes(opset: int) -> None:
+    wide = "f = Unsqueeze <axes = [1]> (m) s = Shape(x) w = Expand(f, s)"
+    assert ranks(rewritten(model(TANH, wide=wide, opset=opset), ran=12)) == [1]
