@@ -77,7 +77,7 @@ def _number(tape: Tape, like: Use, output: str | None = None) -> str:
     """The number of indices, INT64[1]."""
     axis = 0 if like.layout is RANK_LAST else 1
     shape = tape.op("Shape", [like.value])
-    return tape.op("Slice", [shape, tape.ints(axis), tape.ints(axis + 1)], output)
+    return tape.op("Gather", [shape, tape.ints(axis)], output)
 
 
 def _replace_sum(handle: int, group: Group, context: Context) -> None:

@@ -158,3 +158,15 @@ def test_switched_off() -> None:
     options = Options(rules=DEFAULT_RULES - {"size-from-indices"})
     result = rewritten(model(body), options, ran=12)
     assert "ReduceSum" in ops(result.model)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 12, 13])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("indices", ["t", "i"])
+def test_sizes_in_every_opset(opset: int, keepdims: int, indices: str) -> None:
+    """Indices of both layouts tell it, with operators that the opset has."""
+    total = f"ones = Cast <to = 7> (m) k0 = ReduceSum <keepdims = {keepdims}> (ones)"
+    body = f"{NZ} {total} k = Reshape(k0, minus) y = Expand(two, k) z = Add({indices}, one)"
+    one = model(body, x="float[1] x", y="float[q] y, int64[a,b] z", opset=opset)
+    result = rewritten(one, ran=12)
+    assert by_the_rule(result) and "ReduceSum" not in ops(result.model)
