@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import onnx
 import pytest
 from helpers import graphs
 from helpers.graphs import misses, ops, outcomes, parse, plugins
@@ -12,6 +13,7 @@ from onnx import ModelProto, shape_inference
 
 from nonzero_rewrite import Options, rewrite_model
 from nonzero_rewrite.rules import DEFAULT_RULES
+from nonzero_rewrite.rules.tape import RULE_KEY
 
 rewritten = functools.partial(graphs.rewritten, zero_signs=False)
 
@@ -101,8 +103,22 @@ def test_size_counts_all_coordinates() -> None:
         ("float[n,4] x", "int32[n] m", WIDE, 1),
         ("float[n,4] x", "float[n] m", WIDE, 1),
         ("float[n,4] x", "bool[1] m", WIDE, 1),
+        ("float[b,n,4] x", "bool[1,1] m", "s = Shape(x) w = Expand(m, s)", 1),
+        ("float[n,d,e] x", "bool[n,1,1] m", "s = Shape(x) w = Expand(m, s)", 1),
+        ("float[n,0] x", "bool[n] m", WIDE, 1),
+        ("float[n,?,4] x", "bool[n] m", "f = Unsqueeze(m, axes) s = Shape(x) w = Expand(f, s)", 2),
+        (
+            "float[n,3,4] x",
+            "bool[n] m",
+            "last = Constant <value_ints = [2]> () f1 = Unsqueeze(m, one) f = Unsqueeze(f1, last) "
+            "s = Shape(x) w = Expand(f, s)",
+            1,
+        ),
     ],
-    ids=["two-dims", "batch", "squeezed", "broadcast-batch", "int32", "float", "one-flag"],
+    ids=[
+        *("two-dims", "batch", "squeezed", "broadcast-batch", "int32", "float", "one-flag"),
+        *("fewer-dims", "two-symbols", "no-items", "unknown-dim", "unsqueezed-twice"),
+    ],
 )
 def test_shapes_and_types_of_masks(x: str, m: str, wide: str, rank: int) -> None:
     use = f"h = GatherND(x, t) v = Tanh(h) {WRITE}"
@@ -212,3 +228,65 @@ def test_rows_of_no_items_do_not_show_how_many_they_are() -> None:
 def test_axes_as_attributes(opset: int) -> None:
     wide = "f = Unsqueeze <axes = [1]> (m) s = Shape(x) w = Expand(f, s)"
     assert ranks(rewritten(model(TANH, wide=wide, opset=opset), ran=12)) == [1]
+
+
+@pytest.mark.parametrize(("d", "opset", "rank"), [("d,4", 13, 3), ("d,4", 14, 1), ("1,4", 13, 1)])
+def test_from_which_opset_rows_of_unknown_size_are_listed(d: str, opset: int, rank: int) -> None:
+    wide = "f = Unsqueeze(m, axes) s = Shape(x) w = Expand(f, s)"
+    one = model(TANH, x=f"float[n,{d}] x", wide=wide, opset=opset)
+    assert ranks(rewritten(one, ran=8)) == [rank]
+
+
+def test_items_are_counted_by_a_size_that_only_the_input_knows() -> None:
+    use = "g = GatherND(x, t) z = Identity(g) y = Shape(t)"
+    wide = "f = Unsqueeze(m, axes) s = Shape(x) w = Expand(f, s)"
+    one = model(use, x="float[n,d,e] x", wide=wide, y="int64[q]")
+    one.graph.output.append(onnx.helper.make_tensor_value_info("z", 1, ["k"]))
+    for sizes in ({}, {"d": 2, "e": 5}):
+        assert ranks(rewritten(one, sizes=sizes, ran=4)) == [1]
+
+
+def test_data_that_is_computed() -> None:
+    use = "d = Neg(x) h = GatherND(d, t) v = Tanh(h) y = ScatterND(d, t, v)"
+    result = rewritten(model(use), ran=12)
+    assert ranks(result) == [1]
+    (written,) = [node for node in result.model.graph.node if node.op_type == "ScatterND"]
+    assert {entry.key: entry.value for entry in written.metadata_props}[RULE_KEY] == "rows"
+
+
+def test_indices_that_nobody_uses_are_not_listed() -> None:
+    result = rewritten(model(f"dead = Identity(t) {TANH}"), ran=12)
+    assert ranks(result) == [1] and len(plugins(result.model)) == 1
+    assert result.plan.decisions[0].rules == ("rows", "plugin", "transpose")
+
+
+@pytest.mark.parametrize(
+    ("x", "use"),
+    [
+        (
+            "float[n,2] x",
+            "h = GatherND(x, t) v = Tanh(h) z = ScatterND(x, t, v) y = GatherND(t, zero)",
+        ),
+        ("float[n,2] x", "y = GatherND(x, i)"),
+    ],
+    ids=["as-data", "rank-first"],
+)
+def test_indices_in_other_places(x: str, use: str) -> None:
+    y = "int64[q]" if "zero" in use else "float[a]"
+    one = model(use, x=x, y=y)
+    result = rewritten(one, given={"m": np.array([0, 1, 0], bool)}, sizes={"n": 3}, ran=4)
+    assert ranks(result) == [2]
+    assert misses(result)["rows"] == "GatherND uses the indices of single items"
+
+
+@pytest.mark.parametrize("source", ["q = Identity(src)", "q = Reshape(src, any)"])
+def test_what_is_flattened_need_not_be_rows(source: str) -> None:
+    use = f"{source} v = Reshape(q, minus) {WRITE}"
+    one = model(use, more=", float[a,2] src, int64[r] any")
+    given = {"m": np.array([1, 0, 1], bool), "any": np.array([2, 2, 2])}
+    assert ranks(rewritten(one, given=given, sizes={"n": 3, "a": 4}, ran=4)) == [1]
+
+
+def test_flags_of_unknown_rank() -> None:
+    one = model(TANH, wide="f = Reshape(m, to) s = Shape(x) w = Expand(f, s)", more=", int64[r] to")
+    rewritten(one, given={"to": np.array([-1, 1])}, ran=8)

@@ -170,3 +170,139 @@ def test_sizes_in_every_opset(opset: int, keepdims: int, indices: str) -> None:
     one = model(body, x="float[1] x", y="float[q] y, int64[a,b] z", opset=opset)
     result = rewritten(one, ran=12)
     assert by_the_rule(result) and "ReduceSum" not in ops(result.model)
+
+
+OTHER = "ones = Cast <to = 7> (p) k = ReduceSum(ones)"
+FEW = {"m": np.array([1, 0, 1], bool), "p": np.array([1, 1, 0, 0], bool)}
+
+
+@pytest.mark.parametrize(
+    ("x", "v", "body"),
+    [
+        ("float[n] x", "float[2] v", f"{OTHER} e = Expand(v, k) y = ScatterND(x, t, e)"),
+        ("float[n] x", "float[2] v", f"{OTHER} d = Neg(x) e = Expand(v, k) y = ScatterND(d, t, e)"),
+        (
+            "float[n] x",
+            "float[2] v",
+            "ones = Cast <to = 7> (p) k0 = ReduceSum <keepdims = 0> (ones) k = Unsqueeze(k0, zero) "
+            "e = Expand(v, k) y = ScatterND(x, t, e)",
+        ),
+        *(
+            (
+                f"float[n,{row}] x",
+                f"float[2,{row}] v",
+                f"{OTHER} c = Concat <axis = 0> (k, size) e = Expand(v, c) "
+                "to = Concat <axis = 0> (minus, size) u = Reshape(e, to) y = ScatterND(x, t, u)",
+            )
+            for row in (1, 4)
+        ),
+    ],
+    ids=["vector", "computed-data", "unsqueezed", "rows-of-1", "rows-of-4"],
+)
+def test_a_write_takes_the_sum_of_another_mask(x: str, v: str, body: str) -> None:
+    row = "4" if "4" in x else "1"
+    size = f"size = Constant <value_ints = [{row}]> ()"
+    y = x.replace(" x", " y")
+    one = model(f"{NZ} {size} {body}", x=x, y=y, more=f", bool[o] p, {v}")
+    result = rewritten(one, given=FEW, sizes={"n": 3}, ran=4)
+    assert by_the_rule(result) and "ReduceSum" not in ops(result.model)
+
+
+FLAT = "c = Concat <axis = 0> (k, size) e = Expand(v, c) u = Reshape(e, to) y = ScatterND(x, t, u)"
+
+
+@pytest.mark.parametrize(
+    ("x", "v", "size", "given"),
+    [
+        # Twice as many rows of half the size.
+        ("float[n,4]", "float[2]", 2, {"p": np.array([1, 1, 1, 1], bool), "to": [-1, 4]}),
+        # Rows of no items: any number of them.
+        ("float[n,0]", "float[4,0]", 0, {"p": np.array([1, 1, 1, 1], bool), "to": [2, 0]}),
+        # The size of a row is not known.
+        ("float[n,d]", "float[1]", 3, {"p": FEW["p"], "to": [-1, 3]}),
+    ],
+    ids=["half-rows", "no-items", "unknown"],
+)
+def test_what_is_flattened_must_show_its_rows(
+    x: str, v: str, size: int, given: dict[str, object]
+) -> None:
+    body = f"{NZ} size = Constant <value_ints = [{size}]> () {OTHER} {FLAT}"
+    one = model(body, x=f"{x} x", y=f"{x} y", more=f", bool[o] p, {v} v, int64[2] to")
+    feeds = {**FEW, **{name: np.asarray(value) for name, value in given.items()}}
+    result = rewritten(one, given=feeds, sizes={"n": 3, "d": 3}, ran=4)
+    assert not by_the_rule(result)
+
+
+def test_a_flattened_expand_that_others_use_stays() -> None:
+    body = f"{NZ} {OTHER} e = Expand(v, k) u = Reshape(e, minus) y = ScatterND(x, t, u)"
+    one = model(
+        f"{body} z = Identity(u)", y="float[n] y, float[r] z", more=", bool[o] p, float[1] v"
+    )
+    assert not by_the_rule(rewritten(one, given=FEW, sizes={"n": 3}, ran=4))
+
+
+def test_a_size_that_is_no_sum_stays() -> None:
+    for size in ("k = Identity(n2)", "a = Shape(h) k = Identity(a)"):
+        body = f"{NZ} {VALUES} {size} e = Expand(h, k) y = ScatterND(x, t, e)"
+        one = model(body, more=", int64[1] n2")
+        feeds = {"n2": np.array([2]), "m": FEW["m"]}
+        assert not by_the_rule(rewritten(one, given=feeds, sizes={"n": 3}, ran=4))
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        # One number for each column.
+        "ones = Cast <to = 7> (m) k = ReduceSum <keepdims = 0> (ones, zero)",
+        # A copy.
+        "ones = Cast <to = 7> (m) a = ReduceSum <noop_with_empty_axes = 1> (ones) "
+        "k = Reshape(a, minus)",
+        # In floats, which hold no large number exactly.
+        "ones = Cast <to = 1> (m) a = ReduceSum <keepdims = 0> (ones) b = Cast <to = 7> (a) "
+        "k = Reshape(b, minus)",
+        # Of numbers that are only shaped like the flags.
+        "fl = Cast <to = 7> (m) sh = Reshape(fl, minus) a = Reshape(five, sh) "
+        "b = ReduceSum <keepdims = 0> (a) k = Reshape(b, minus)",
+        # Of an unknown rank.
+        "ones = Cast <to = 7> (m) a = Reshape(ones, to) b = ReduceSum(a) k = Reshape(b, minus)",
+    ],
+    ids=["columns", "copy", "floats", "shape", "rank"],
+)
+def test_sums_that_are_not_the_number_of_indices(total: str) -> None:
+    body = f"{NZ} {total} e = Expand(two, k) y = Reshape(e, minus) z = Add(t, one)"
+    one = model(
+        body,
+        x="float[1] x",
+        m="bool[n,2] m",
+        y="float[q] y, int64[a,b] z",
+        more=", int64[1] five, int64[r] to",
+    )
+    feeds = {"m": np.ones((1, 2), bool), "five": np.array([5]), "to": np.array([1, 2])}
+    assert not by_the_rule(rewritten(one, given=feeds, ran=1))
+
+
+@pytest.mark.parametrize(
+    ("axes", "all_of_them"), [("[0, 1]", True), ("[-1, 0]", True), ("[0]", False)]
+)
+def test_axes_as_an_attribute(axes: str, all_of_them: bool) -> None:
+    total = f"ones = Cast <to = 7> (m) a = ReduceSum <axes = {axes}, keepdims = 0> (ones)"
+    body = f"{NZ} {total} k = Reshape(a, minus) y = Expand(two, k) z = Add(t, one)"
+    one = model(body, x="float[1] x", m="bool[n,1] m", y="float[a] y, int64[p,q] z", opset=12)
+    assert by_the_rule(rewritten(one, ran=4)) is all_of_them
+
+
+def test_flags_that_a_cast_made() -> None:
+    total = "ones = Cast <to = 7> (b) k = ReduceSum(ones)"
+    body = f"b = Cast <to = 9> (m) i = NonZero(b) {total} y = Expand(two, k) z = Add(i, one)"
+    one = model(body, x="float[1] x", m="int32[n] m", y="float[a] y, int64[p,q] z")
+    assert by_the_rule(rewritten(one, ran=8))
+
+
+def test_a_sum_over_what_another_mask_selects() -> None:
+    """The sum goes, and with it whoever used the indices of the other mask."""
+    total = "i2 = NonZero(p) t2 = Transpose <perm = [1, 0]> (i2) g = GatherND(ones, t2) "
+    total += "k = ReduceSum(g)"
+    body = f"{NZ} {total} e = Expand(v, k) y = ScatterND(x, t, e)"
+    one = model(body, more=", bool[o] p, int64[o] ones, float[1] v")
+    feeds = {**FEW, "ones": np.ones(4, np.int64)}
+    rewritten(one, given=feeds, sizes={"n": 3}, ran=4)
