@@ -230,8 +230,11 @@ class _Rewriter:
             if "size-from-indices" in self.options.rules:
                 for group, verdict in sizes_from_indices(groups, self.context, main.places()):
                     self.ledger.note(group.nodes, "size-from-indices", verdict)
+            for handle in filter(main.is_removed, handles):  # its indices only led to a size
+                self.ledger.decide(main.nodes[handle], "removed")
             for group in groups:
-                self._place_group(group, backend, cap)
+                if group.members:
+                    self._place_group(group, backend, cap)
 
     def _place_group(self, group: Group, backend: str, cap: int | None) -> None:
         nodes = group.nodes

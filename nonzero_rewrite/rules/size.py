@@ -38,10 +38,12 @@ def sizes_from_indices(
     # A sum over one mask may be the size of what another mask writes, so all writes go first.
     for rule in (_size_writes, _replace_sums):
         for group in groups:
+            group.refresh()  # an edit for one group may remove users of another's indices
             of = context.facts.types.of(group.scope, group.mask)
             if group.uses and of.rank and of.elem_type and rule(group, context, places):
-                group.refresh()
                 yield group, APPLIED
+    for group in groups:
+        group.refresh()
 
 
 def _size_writes(group: Group, context: Context, places: Sequence[int]) -> bool:
@@ -84,6 +86,7 @@ def _replace_sum(handle: int, group: Group, context: Context) -> None:
     """The number of indices under the name and with the dims of a ReduceSum over everything."""
     node = group.scope.nodes[handle]
     rank = context.facts.types.of(group.scope, node.input[0]).rank
+    assert rank is not None
     tape = context.tape("size-from-indices", node.output[0])
     like, output = group.uses[0], node.output[0]
     if not int_attribute(node, "keepdims", 1):
@@ -91,7 +94,7 @@ def _replace_sum(handle: int, group: Group, context: Context) -> None:
     elif rank == 1:
         _number(tape, like, output)
     else:
-        tape.op("Reshape", [_number(tape, like), tape.ints(*[1] * (rank or 1))], output)
+        tape.op("Reshape", [_number(tape, like), tape.ints(*[1] * rank)], output)
     context.finish(group.scope, handle, tape)
 
 

@@ -18,7 +18,7 @@ NZ = "i = NonZero(m) t = Transpose <perm = [1, 0]> (i)"
 SUM = "fl = Reshape(m, minus) ones = Cast <to = 7> (fl) k = ReduceSum(ones)"
 CONSTANTS = (
     "int64[1] zero = {0}, int64[1] one = {1}, int64[1] minus = {-1}, int64[1] four = {4}, "
-    "int64[2] both = {0, 1}, float two = {2}"
+    "int64[2] both_ones = {1, 1}, float two = {2}"
 )
 
 
@@ -236,7 +236,7 @@ def test_what_is_flattened_must_show_its_rows(
 def test_a_flattened_expand_that_others_use_stays() -> None:
     body = f"{NZ} {OTHER} e = Expand(v, k) u = Reshape(e, minus) y = ScatterND(x, t, u)"
     one = model(
-        f"{body} z = Identity(u)", y="float[n] y, float[r] z", more=", bool[o] p, float[1] v"
+        f"{body} z = Identity(u)", y="float[n] y, float[r] z", more=", bool[o] p, float[2] v"
     )
     assert not by_the_rule(rewritten(one, given=FEW, sizes={"n": 3}, ran=4))
 
@@ -262,7 +262,7 @@ def test_a_size_that_is_no_sum_stays() -> None:
         "k = Reshape(b, minus)",
         # Of numbers that are only shaped like the flags.
         "fl = Cast <to = 7> (m) sh = Reshape(fl, minus) a = Reshape(five, sh) "
-        "b = ReduceSum <keepdims = 0> (a) k = Reshape(b, minus)",
+        "ab = Reshape(a, both_ones) b = ReduceSum <keepdims = 0> (ab) k = Reshape(b, minus)",
         # Of an unknown rank.
         "ones = Cast <to = 7> (m) a = Reshape(ones, to) b = ReduceSum(a) k = Reshape(b, minus)",
     ],
@@ -298,11 +298,18 @@ def test_flags_that_a_cast_made() -> None:
     assert by_the_rule(rewritten(one, ran=8))
 
 
-def test_a_sum_over_what_another_mask_selects() -> None:
-    """The sum goes, and with it whoever used the indices of the other mask."""
-    total = "i2 = NonZero(p) t2 = Transpose <perm = [1, 0]> (i2) g = GatherND(ones, t2) "
-    total += "k = ReduceSum(g)"
-    body = f"{NZ} {total} e = Expand(v, k) y = ScatterND(x, t, e)"
-    one = model(body, more=", bool[o] p, int64[o] ones, float[1] v")
+@pytest.mark.parametrize("other", [False, True])
+def test_a_sum_over_what_another_mask_selects(other: bool) -> None:
+    """The sum goes, and with it a user of the indices of the other mask, maybe the only one."""
+    total = "i2 = NonZero(p) t2 = Transpose (i2) g = GatherND(ones, t2)"
+    total += " t3 = Transpose (i2)" if other else ""
+    body = f"{NZ} {total} k = ReduceSum(g) e = Expand(v, k) y = ScatterND(x, t, e)"
+    y = "float[n] y"
+    if other:  # and a sum over that mask
+        body += " b = Cast <to = 7> (p) s = ReduceSum(b) z = Expand(two, s) u = Add(t3, one)"
+        y += ", float[q] z, int64[a,b] u"
+    one = model(body, y=y, more=", bool[o] p, int64[o] ones, float[2] v")
     feeds = {**FEW, "ones": np.ones(4, np.int64)}
-    rewritten(one, given=feeds, sizes={"n": 3}, ran=4)
+    result = rewritten(one, given=feeds, sizes={"n": 3}, ran=4)
+    assert list(graphs.outcomes(result).values()) == ["plugin", "plugin" if other else "removed"]
+    assert len(graphs.plugins(result.model)) == 1 + other and "ReduceSum" not in ops(result.model)
