@@ -161,7 +161,8 @@ class _ModelComparison(Comparison):
                     broken = ValueDifference(DifferenceKind.COUNT, str(selected), cut)
                     self.add(broken, ours.indices, case.name, node=mask.key)
             indices = np.asarray(right[ours.indices])
-            count = int(indices.shape[0 if ours.rank_last else -1]) if indices.ndim else 0
+            along = 0 if ours.rank_last else -1
+            count = int(indices.shape[along]) if indices.ndim else None
             self.selected.append(
                 Selection(mask.key, mask.input, case.name, selected, items, count, beyond)
             )

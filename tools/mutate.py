@@ -71,10 +71,10 @@ class Record:
         """Tests that can notice a mutant, the quickest first, as many as ``limit`` seconds take."""
         lines = self.reached.get(str(path), {})
         wanted: Iterable[int] = range(mutant.first, mutant.last + 1) if mutant.function else lines
-        able: Iterable[str] = {test for number in wanted for test in lines.get(number, ())}
-        if not able and not mutant.function:  # nothing runs there but at the import
-            able = self.seconds
+        able = {test for number in wanted for test in lines.get(number, ())}
         found = sorted(able, key=self.seconds.__getitem__)
+        if not mutant.function:  # what runs at the import, such as a default, may matter anywhere
+            found += sorted(self.seconds.keys() - able, key=self.seconds.__getitem__)
         total = accumulate(self.seconds[each] for each in found)
         return [each for each, seconds in zip(found, total, strict=True) if seconds <= limit]
 
