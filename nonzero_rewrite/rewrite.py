@@ -169,8 +169,7 @@ class _Rewriter:
             for handle, node in self._nonzeros(scope)
             if self._setting(node).outcome not in ("left", "plugin")
         ]
-        grouper = Grouper(scope, self.context.facts, through_casts=True, share=True)
-        groups = grouper.groups(handles)
+        groups = Grouper(scope, self.context.facts, through_casts=True, share=True).groups(handles)
         for group in groups:
             members = list(zip(group.members, group.nodes, strict=True))
             self._eliminate_uses(group)
@@ -232,9 +231,8 @@ class _Rewriter:
                     self.ledger.note(group.nodes, "size-from-indices", verdict)
             for handle in filter(main.is_removed, handles):  # its indices only led to a size
                 self.ledger.decide(main.nodes[handle], "removed")
-            for group in groups:
-                if group.members:
-                    self._place_group(group, backend, cap)
+            for group in (each for each in groups if each.members):
+                self._place_group(group, backend, cap)
 
     def _place_group(self, group: Group, backend: str, cap: int | None) -> None:
         nodes = group.nodes
