@@ -164,11 +164,11 @@ class _Rewriter:
 
     def _eliminate(self, scope: Scope) -> None:
         """Rewrite the users of indices that can do without them."""
-        handles = [
+        handles = scope.in_order(
             handle
             for handle, node in self._nonzeros(scope)
             if self._setting(node).outcome not in ("left", "plugin")
-        ]
+        )
         groups = Grouper(scope, self.context.facts, through_casts=True, share=True).groups(handles)
         for group in groups:
             members = list(zip(group.members, group.nodes, strict=True))
