@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope
-from nonzero_rewrite.node import is_onnx
+from nonzero_rewrite.node import attribute, is_onnx
 from nonzero_rewrite.options import Options
 from nonzero_rewrite.rules.tape import Names, Tape
 from nonzero_rewrite.values import Facts
@@ -80,3 +80,15 @@ def behind_cast(scope: Scope, name: str) -> bool:
     while node is not None and is_onnx(node, "Identity"):
         node = scope.made_by(node.input[0])
     return node is not None and is_onnx(node, "Cast")
+
+
+def axes_of(facts: Facts, scope: Scope, node: NodeProto) -> list[int] | None:
+    """What an attribute or the second input says; None where that is not known, or no integers."""
+    attr = attribute(node, "axes")
+    if attr is not None:
+        return list(attr.ints)
+    given = facts.constant(scope, node.input[1]) if len(node.input) > 1 else None
+    if given is None or given.dtype.kind not in "iu":
+        return None
+    axes: list[int] = given.ravel().tolist()
+    return axes

@@ -14,7 +14,14 @@ from onnx import NodeProto, TensorProto, helper
 
 from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.node import attribute, int_attribute, is_onnx
-from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
+from nonzero_rewrite.rules.context import (
+    APPLIED,
+    NO_MATCH,
+    Context,
+    Verdict,
+    axes_of,
+    near_miss,
+)
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape
 
@@ -131,14 +138,9 @@ def where_sum(group: Group, use: Use, context: Context) -> Verdict:
         return near_miss("the mask is not surely shaped like the data")
     for handle in readers:
         node = scope.nodes[handle]
-        if len(node.input) > 1 or attribute(node, "axes") is not None:
-            axes = (
-                facts.constant(scope, node.input[1])
-                if len(node.input) > 1
-                else np.array(list(attribute(node, "axes").ints))  # type: ignore[union-attr]
-            )
-            if axes is None or [int(a) for a in axes.ravel()] not in ([0], [-1]):
-                return near_miss("ReduceSum does not sum over everything")
+        given = len(node.input) > 1 or attribute(node, "axes") is not None
+        if given and axes_of(facts, scope, node) not in ([0], [-1]):
+            return near_miss("ReduceSum does not sum over everything")
         if int_attribute(node, "noop_with_empty_axes", 0) and len(node.input) < 2:
             return near_miss("ReduceSum without axes is a copy here")
     for handle in readers:

@@ -23,7 +23,14 @@ from onnx import NodeProto
 
 from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.node import attribute, int_attribute, is_onnx
-from nonzero_rewrite.rules.context import APPLIED, NO_MATCH, Context, Verdict, near_miss
+from nonzero_rewrite.rules.context import (
+    APPLIED,
+    NO_MATCH,
+    Context,
+    Verdict,
+    axes_of,
+    near_miss,
+)
 from nonzero_rewrite.rules.count import write_reader
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import RULE_KEY, Tape, set_metadata
@@ -136,7 +143,7 @@ def _row_mask(tape: Tape, wide: _Wide, facts: Facts, scope: Scope) -> str:
     assert rank is not None
     node = scope.made_by(mask)
     while node is not None and is_onnx(node, "Unsqueeze"):
-        axes = _axes(facts, scope, node, rank)
+        axes = {axis % rank for axis in axes_of(facts, scope, node) or ()}
         if not axes or min(axes) < rank - left:
             break
         mask, rank, left = node.input[0], rank - len(axes), left - len(axes)
@@ -152,14 +159,6 @@ def _row_mask(tape: Tape, wide: _Wide, facts: Facts, scope: Scope) -> str:
     elem_type = facts.types.of(scope, wide.flags).elem_type
     facts.types.set(scope, mask, TensorType(elem_type, (None,) * wide.lead))
     return mask
-
-
-def _axes(facts: Facts, scope: Scope, node: NodeProto, rank: int) -> set[int]:
-    """The axes that an Unsqueeze adds to a result of ``rank`` dims; empty where not known."""
-    attr = attribute(node, "axes")
-    given = facts.constant(scope, node.input[1]) if len(node.input) > 1 else None
-    axes = list(attr.ints) if attr is not None else [] if given is None else given.ravel().tolist()
-    return {int(axis) % rank for axis in axes}
 
 
 def _list_rows(group: Group, mask: str, wide: _Wide, context: Context) -> None:

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto
 
 from nonzero_rewrite.graph import Scope
 from nonzero_rewrite.node import attribute, int_attribute, is_onnx
-from nonzero_rewrite.rules.context import APPLIED, Context, Verdict
+from nonzero_rewrite.rules.context import APPLIED, Context, Verdict, axes_of
 from nonzero_rewrite.rules.count import used_as_shape
 from nonzero_rewrite.rules.group import RANK_LAST, Group, Use
 from nonzero_rewrite.rules.tape import Tape
@@ -186,13 +186,8 @@ def _over_everything(facts: Facts, scope: Scope, node: NodeProto) -> bool:
     """True for a ReduceSum over all axes of a value of known rank, one or more."""
     facts.types.need([(scope, node.input[0])])
     rank = facts.types.of(scope, node.input[0]).rank
-    attr = attribute(node, "axes")
     if not rank:
         return False
-    if len(node.input) > 1 and node.input[1]:
-        given = facts.constant(scope, node.input[1])
-        axes = [] if given is None else [int(axis) for axis in given.ravel()]
-        return {axis % rank for axis in axes} == set(range(rank))
-    if attr is not None:
-        return {int(axis) % rank for axis in attr.ints} == set(range(rank))
+    if attribute(node, "axes") is not None or (len(node.input) > 1 and node.input[1]):
+        return {axis % rank for axis in axes_of(facts, scope, node) or ()} == set(range(rank))
     return not int_attribute(node, "noop_with_empty_axes", 0)

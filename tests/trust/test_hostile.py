@@ -20,6 +20,7 @@ from nonzero_rewrite.errors import ModelLoadError, NonZeroRewriteError, Unsuppor
 from nonzero_rewrite.find import find_sites
 from nonzero_rewrite.load import load_model
 from nonzero_rewrite.restore import restore_model
+from nonzero_rewrite.rules import RULES
 
 SECONDS = 10.0
 """Far more than any of these needs, far less than what grows like a tree of that depth."""
@@ -592,3 +593,24 @@ def test_a_flipped_bit_is_a_sentence_or_a_model(tmp_path: Path) -> None:
 def test_a_valid_one_of_these_is_rewritten() -> None:
     """The cases above are wrong in the one place they name, and nowhere else."""
     rewritten(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "f = Unsqueeze(m, axes) s = Shape(x) w = Expand(f, s) i = NonZero(w) t = Transpose(i) "
+        "y = GatherND(x, t)",
+        "i = NonZero(m) t = Transpose(i) c = Cast<to = 7>(m) k = ReduceSum<keepdims = 0>(c, axes) "
+        "l = Unsqueeze(k, zero) v = Slice(x, zero, l) y = ScatterND(x, t, v)",
+        "b = Cast<to = 9>(x) i = NonZero(b) t = Transpose(i) g = GatherND(x, t) "
+        "y = ReduceSum(g, axes)",
+    ],
+    ids=["rows", "size-from-indices", "where-sum"],
+)
+def test_axes_that_are_no_integers_end_no_rule(body: str) -> None:
+    text = f"g (float[n, 4] x, bool[n] m) => (float y) <int64[1] zero = {{0}}> {{ {body} }}"
+    model = parse(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([np.nan], np.float32), "axes"))
+    declared = helper.make_tensor_value_info("f", TensorProto.BOOL, ["n", 1])
+    model.graph.value_info.append(declared)
+    rewrite_model(model, rules=[rule.name for rule in RULES])
