@@ -115,11 +115,16 @@ def is_ours(node: NodeProto) -> bool:
     return node.op_type == OP_TYPE and node.domain == DOMAIN
 
 
+def is_our_function(function: FunctionProto) -> bool:
+    """True for the function that gives such nodes their meaning."""
+    return function.domain == DOMAIN and function.name == OP_TYPE
+
+
 def add_function(model: ModelProto, opset: int, *, capped: bool, guarded: bool) -> None:
     """Let ``model`` carry the function, the opset import and the IR version it needs."""
     import_domain(model)
     for number, function in enumerate(model.functions):
-        if function.domain == DOMAIN and function.name == OP_TYPE:
+        if is_our_function(function):
             # What one node needs serves the others too: a cap has a default.
             had = {node.op_type for node in function.node}
             if (capped and "Slice" not in had) or (guarded and "Concat" not in had):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from nonzero_plugin import contract
 
-from nonzero_rewrite.function import is_ours
+from nonzero_rewrite.function import is_our_function, is_ours
 from nonzero_rewrite.node import is_onnx
 
 _RANDOM = frozenset(
@@ -41,6 +41,11 @@ class Mask:
     def key(self) -> str:
         """The node's name, or the output's where the node has none."""
         return self.node or self.indices
+
+    @property
+    def along(self) -> int:
+        """The axis of ``indices`` that has one place for each selected item."""
+        return 0 if self.rank_last else -1
 
     def as_nonzero(self, indices: Any) -> np.ndarray:
         """The node's indices as NonZero-13 gives them: INT64, ``[rank, num_nonzero]``."""
@@ -88,7 +93,7 @@ def find_unobserved(model: onnx.ModelProto) -> tuple[str, ...]:
             _label(inner, where) for inner, where in _inside(node) if is_onnx(inner, "NonZero")
         ]
     for function in model.functions:
-        if function.domain == contract.DOMAIN and function.name == contract.OP_TYPE:
+        if is_our_function(function):
             continue
         place = f"function {function.domain}::{function.name}"
         for node in function.node:

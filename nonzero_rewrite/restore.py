@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_INT64, OP_TYPE
+from nonzero_plugin.contract import ATTR_INDEX_TYPE, ATTR_PERM, DOMAIN, INDEX_INT64
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from nonzero_rewrite.errors import UnsupportedModelError
-from nonzero_rewrite.function import is_ours, onnx_opset
+from nonzero_rewrite.function import is_our_function, is_ours, onnx_opset
 from nonzero_rewrite.graph import Scope, scopes_of
 from nonzero_rewrite.node import attribute, int_attribute, readable_names
 from nonzero_rewrite.rules.tape import REPLACES_KEY, RULE_KEY, Names, Tape
@@ -44,7 +44,7 @@ def restore_model(model: ModelProto) -> int:
                 else:
                     _drop_metadata(node)
         root.flush()
-    _drop(model.functions, lambda each: (each.domain, each.name) == (DOMAIN, OP_TYPE))
+    _drop(model.functions, is_our_function)
     _drop(model.opset_import, lambda each: each.domain == DOMAIN)
     return restored
 

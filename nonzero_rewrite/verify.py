@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from nonzero_plugin.contract import DOMAIN, OP_TYPE
 
 from nonzero_rewrite.compare import DifferenceKind, Tolerance, ValueDifference, compare_values
 from nonzero_rewrite.comparison import Comparison, values_of
-from nonzero_rewrite.function import is_ours
+from nonzero_rewrite.function import is_our_function, is_ours
 from nonzero_rewrite.inputs import DEFAULT_TIME_BUDGET, InputCase, Observed
 from nonzero_rewrite.interface import interface_differences
 from nonzero_rewrite.node import subgraphs
@@ -84,7 +83,7 @@ def verify_models(
 def _bare(model: onnx.ModelProto) -> bool:
     """True when ``model`` has our nodes, but not the function by which onnxruntime runs them."""
     ours = any(is_ours(node) for node in model.graph.node)
-    return ours and not any((f.domain, f.name) == (DOMAIN, OP_TYPE) for f in model.functions)
+    return ours and not any(map(is_our_function, model.functions))
 
 
 def _selects(graph: onnx.GraphProto) -> bool:
@@ -161,8 +160,7 @@ class _ModelComparison(Comparison):
                     broken = ValueDifference(DifferenceKind.COUNT, str(selected), cut)
                     self.add(broken, ours.indices, case.name, node=mask.key)
             indices = np.asarray(right[ours.indices])
-            along = 0 if ours.rank_last else -1
-            count = int(indices.shape[along]) if indices.ndim else None
+            count = int(indices.shape[ours.along]) if indices.ndim else None
             self.selected.append(
                 Selection(mask.key, mask.input, case.name, selected, items, count, beyond)
             )
@@ -187,9 +185,8 @@ def compare_masks(
     extent = expected.shape[-1]
     if count is not None and (np.shape(count) != () or int(count) != extent):
         return [ValueDifference(DifferenceKind.COUNT, str(extent), f"{np.asarray(count)} (count)")]
-    along = 0 if ours.rank_last else -1
-    if indices.ndim == 2 and indices.shape[1 + along] == wanted.shape[1 + along]:
-        got = indices.shape[along]
+    if indices.ndim == 2 and indices.shape[1 + ours.along] == wanted.shape[1 + ours.along]:
+        got = indices.shape[ours.along]
         if got != extent:
             return [ValueDifference(DifferenceKind.COUNT, str(extent), str(got))]
     if ours.int32:

@@ -19,10 +19,6 @@ from nonzero_rewrite.errors import ModelLoadError, ModelWriteError
 from nonzero_rewrite.load import MAX_PROTOBUF_BYTES, LoadedModel, external_tensors
 from nonzero_rewrite.wire import with_weights
 
-DATA_CHOICES = ("copy", "link", "relative")
-"""What becomes of external data when the output lies in another folder."""
-
-
 _CHUNK = 1 << 22
 _NAME_PART = 40
 """Characters of a file's name in that of its temporary: at most 160 bytes of the usual 255."""
