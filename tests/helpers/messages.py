@@ -35,24 +35,29 @@ class Case:
 Row = tuple[str, Callable[[Case], Any]]
 
 
-def check(
-    row: Row,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Provoke it and hold what was said to the row."""
-    from nonzero_plugin.errors import NonZeroPluginError
+def exact_test(rows: list[Row]) -> Callable[..., None]:
+    """A test that provokes each row and holds what was said to its sentence."""
 
-    from nonzero_rewrite.errors import NonZeroRewriteError
+    @pytest.mark.parametrize("row", rows, ids=[sentence[:60] for sentence, _ in rows])
+    def test(
+        row: Row,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        from nonzero_plugin.errors import NonZeroPluginError
 
-    sentence, provoke = row
-    case = Case(tmp_path, monkeypatch, [])
-    try:
-        provoke(case)
-    except (NonZeroPluginError, NonZeroRewriteError) as error:
-        case.said.append(str(error))
-    said = [*case.said, *caplog.messages, *capsys.readouterr().err.splitlines()]
-    wanted = sentence.replace("FOLDER", str(tmp_path))
-    assert wanted in said, f"said: {said}\nwanted: {wanted}"
+        from nonzero_rewrite.errors import NonZeroRewriteError
+
+        sentence, provoke = row
+        case = Case(tmp_path, monkeypatch, [])
+        try:
+            provoke(case)
+        except (NonZeroPluginError, NonZeroRewriteError) as error:
+            case.said.append(str(error))
+        said = [*case.said, *caplog.messages, *capsys.readouterr().err.splitlines()]
+        wanted = sentence.replace("FOLDER", str(tmp_path))
+        assert wanted in said, f"said: {said}\nwanted: {wanted}"
+
+    return test

@@ -116,3 +116,18 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
     onnx.checker.check_model(model)
     onnx.save(model, path)
     return path
+
+
+def in_branch() -> onnx.ModelProto:
+    """A NonZero in both branches of an If."""
+    branch = helper.make_graph(
+        [helper.make_node("NonZero", ["x"], ["inner"], name="nz_in")],
+        "then",
+        [],
+        [helper.make_tensor_value_info("inner", TensorProto.INT64, [1, None])],
+    )
+    choose = helper.make_node(
+        "If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch
+    )
+    graph_inputs = [("x", TensorProto.FLOAT, ["n"]), ("c", TensorProto.BOOL, [])]
+    return make_model([choose], graph_inputs, [("y", 7, None)])

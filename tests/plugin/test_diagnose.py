@@ -101,18 +101,7 @@ def test_noise_is_what_comes_with_every_build_without_a_gpu() -> None:
 
 
 def test_nonzero_in_branches_and_of_constants_is_suspect() -> None:
-    branch = helper.make_graph(
-        [helper.make_node("NonZero", ["x"], ["inner"], name="nz_in")],
-        "then",
-        [],
-        [helper.make_tensor_value_info("inner", TensorProto.INT64, [1, None])],
-    )
-    choose = helper.make_node(
-        "If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch
-    )
-    model = patched.make_model(
-        [choose], [("x", TensorProto.FLOAT, ["n"]), ("c", TensorProto.BOOL, [])], [("y", 7, None)]
-    )
+    model = patched.in_branch()
     assert [label for label, _ in suspects(model)] == ["nz_in", "nz_in"]
     text, node = explain(["malloc_consolidate(): invalid chunk size"], model)
     assert node == "nz_in" and "'nz_in' stands in choose." in text

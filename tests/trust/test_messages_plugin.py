@@ -18,11 +18,10 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import onnx
-import pytest
 from helpers import patched
 from helpers.fake_runtime import FakeCuda, make_fake_runtime
 from helpers.fake_tensorrt import make_fake_tensorrt
-from helpers.messages import Case, Row, check
+from helpers.messages import Case, Row, exact_test
 from helpers.sidecar import write_sidecar
 from nonzero_plugin import (
     _tensorrt,
@@ -747,20 +746,6 @@ def explained(*messages: str, model: onnx.ModelProto | None = None) -> Any:
     return lambda case: case.said.append(diagnose.explain(messages, model)[0])
 
 
-def in_branch() -> onnx.ModelProto:
-    branch = helper.make_graph(
-        [helper.make_node("NonZero", ["x"], ["inner"], name="nz_in")],
-        "then",
-        [],
-        [helper.make_tensor_value_info("inner", TensorProto.INT64, [1, None])],
-    )
-    choose = helper.make_node(
-        "If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch
-    )
-    graph_inputs = [("x", TensorProto.FLOAT, ["n"]), ("c", TensorProto.BOOL, [])]
-    return patched.make_model([choose], graph_inputs, [("y", 7, None)])
-
-
 def of_constant() -> onnx.ModelProto:
     constant = helper.make_tensor("x", TensorProto.BOOL, [2], [True, False])
     node = patched.plugin_node("x", "y")
@@ -825,7 +810,7 @@ EXPLAINED: list[Row] = [
     (
         "TensorRT says: no; what can be done: NonZero 'nz_in' stands in choose.else_branch: "
         + IN_BRANCH,
-        explained("no", model=in_branch()),
+        explained("no", model=patched.in_branch()),
     ),
     (
         f"what can be done: NonZero 'nz' reads the constant 'x': {OF_CONSTANT}",
@@ -1132,12 +1117,4 @@ def all_sentences() -> list[str]:
     return [sentence for sentence, _ in ROWS]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[sentence[:60] for sentence, _ in ROWS])
-def test_each_says_exactly_this(
-    row: Row,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    check(row, tmp_path, monkeypatch, caplog, capsys)
+test_each_says_exactly_this = exact_test(ROWS)

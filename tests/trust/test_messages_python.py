@@ -22,7 +22,7 @@ from google.protobuf.message import EncodeError
 from helpers.dying import dies
 from helpers.fake_runtime import FakeCuda, make_fake_runtime
 from helpers.graphs import parse
-from helpers.messages import Case, Row, check
+from helpers.messages import Case, Row, exact_test
 from nonzero_plugin import _tensorrt, execute
 from nonzero_plugin.errors import EngineBuildError, TensorRTUnavailableError
 
@@ -761,12 +761,4 @@ def all_sentences() -> list[str]:
     return [sentence for sentence, _ in ROWS]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[sentence[:60] for sentence, _ in ROWS])
-def test_each_says_exactly_this(
-    row: Row,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    check(row, tmp_path, monkeypatch, caplog, capsys)
+test_each_says_exactly_this = exact_test(ROWS)
